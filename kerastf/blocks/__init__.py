@@ -1,0 +1,1 @@
+"""Blocks: one file per kind. They are reached by name through the registry, or imported from their file."""

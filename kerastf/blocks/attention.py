@@ -1,0 +1,515 @@
+"""Attention blocks. Shapes: B batch, T queries, S keys, C channels, H heads, K key/value heads, D per head, E per value.
+
+Every block answers to one contract: `call(query, context=None, *, mask=None, causal=False)` for whole sequences, and
+`init_state` / `step` for decoding. A subclass of `Attention` says how queries, keys and values are made and scored;
+the rest is written once.
+"""
+
+import keras
+from keras import ops
+
+from kerastf import functional
+from kerastf.config import block_from
+from kerastf.registry import register
+
+
+class Attention(keras.layers.Layer):
+    """What all attention blocks share. A subclass gives `split`, `query_of`, `memory_of`, `scores_of` and `output_of`.
+
+    In self-attention the memory is the query sequence itself, and the decoding state is a cache of its keys and
+    values. In cross-attention (`context` given) the memory is computed once, in `init_state`.
+    """
+
+    window = None
+
+    def __init__(self, *, dropout: float, position: str | dict | None, num_heads: int, **kwargs):
+        super().__init__(**kwargs)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"`dropout` must be in [0, 1). Received: dropout={dropout}")
+        if num_heads < 1:
+            raise ValueError(f"`num_heads` must be at least 1. Received: num_heads={num_heads}")
+        self.supports_masking = True
+        self.dropout = dropout
+        self.position = position
+        self.num_heads = num_heads
+        self.turn = self.bias_by_position = None
+        if position is not None:
+            block = block_from("position", position, {"num_heads": num_heads}, name="position")
+            handed = {"rotation", "bias"} & set(type(block).supports)
+            if not handed:
+                raise ValueError(
+                    f"An attention takes a position that acts on queries and keys or on scores, such as 'rotary' or "
+                    f"'alibi'. Received: position={position!r}"
+                )
+            if not handed <= self.supports:
+                raise ValueError(
+                    f"This attention does not take {', '.join(handed)}. Received: position={position!r}"
+                )
+            if "rotation" in handed:
+                self.turn = block
+            else:
+                self.bias_by_position = block
+
+    def build_drop(self):
+        self.drop_weights = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop_weights")
+        self.drop_output = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop_output")
+
+    # --- whole sequences
+
+    def call(self, query, context=None, *, mask=None, causal=False, training=None):
+        weights, value = self._weights(query, context, mask, causal)
+        weights = self.drop_weights(weights, training=training)  # (B, H, T, S)
+        output = self.output_of(functional.mean_by(weights, value))  # (B, T, C)
+        return self.drop_output(output, training=training)
+
+    def attention_weights(self, query, context=None, *, mask=None, causal=False):
+        """The weights `(B, H, T, S)` that `call` would use."""
+        return self._weights(query, context, mask, causal)[0]
+
+    def _weights(self, query, context, mask, causal):
+        if context is not None:
+            if causal:
+                raise ValueError(
+                    "`causal` is for self-attention: a context has no future. Received: causal=True"
+                )
+            q, (k, v) = (
+                self.query_of(query),
+                self.memory_of(context),
+            )  # (B, T, H, D), (B, S, K, D), (B, S, K, E)
+            return functional.weigh(self.scores_of(q, k), functional.join_masks(mask)), v
+        q, k, v = self.split(query)
+        where = functional.positions(ops.shape(query)[1])  # (T,)
+        return self._self_weights(q, self._turned(k, where), where, where, mask, causal), v
+
+    def _self_weights(self, q, k, query_positions, key_positions, mask, causal):
+        """Weights of self-attention; keys come turned already, because a cache holds them so."""
+        scores = self.scores_of(self._turned(q, query_positions), k)  # (B, H, T, S)
+        allowed = None
+        if causal or self.window is not None:
+            seen = functional.visible(query_positions, key_positions, causal=causal, window=self.window)
+            allowed = ("pairs", seen)
+        bias = self.bias_by_position(query_positions, key_positions) if self.bias_by_position else None
+        return functional.weigh(scores, functional.join_masks(mask, allowed), bias)
+
+    def _turned(self, x, where):
+        return self.turn(x, where) if self.turn else x
+
+    def split(self, x):
+        """Queries, keys and values of one sequence."""
+        return self.query_of(x), *self.memory_of(x)
+
+    # --- step by step
+
+    def init_state(self, batch_size, max_length, context=None, context_mask=None):
+        """The state before the first step.
+
+        Args:
+            batch_size: How many rows there are.
+            max_length: How many positions will be decoded at most.
+            context: `(B, S, C)` for cross-attention; its keys and values are computed here, once.
+            context_mask: Boolean `(B, S)`, True = keep.
+
+        Returns:
+            A dict of tensors, each batch-first.
+        """
+        if context is not None:
+            key, value = self.memory_of(context)
+            if context_mask is None:
+                context_mask = ops.ones(ops.shape(context)[:2], dtype="bool")
+            return {"context_key": key, "context_value": value, "context_mask": context_mask}
+        heads, key_dim, value_dim = self.memory_dims()
+        return {
+            "key": ops.zeros((batch_size, max_length, heads, key_dim), dtype=self.compute_dtype),
+            "value": ops.zeros((batch_size, max_length, heads, value_dim), dtype=self.compute_dtype),
+        }
+
+    def step(self, query, state, index):
+        """Attends for one token or a whole prompt, given what came before.
+
+        Args:
+            query: `(B, T, C)`, the next T positions.
+            state: What `init_state` or the last `step` returned.
+            index: Position of the first of them, a scalar or one per row.
+
+        Returns:
+            The output `(B, T, C)` and the next state.
+        """
+        if "context_key" in state:
+            q, k, v = self.query_of(query), state["context_key"], state["context_value"]
+            weights = functional.weigh(self.scores_of(q, k), functional.join_masks(state["context_mask"]))
+            return self.output_of(functional.mean_by(weights, v)), state
+        q, k, v = self.split(query)
+        where = functional.positions(query.shape[1], index)  # (T,) or (B, T)
+        key = functional.write(state["key"], self._turned(k, where), index)  # (B, S, K, D)
+        value = functional.write(state["value"], v, index)  # (B, S, K, E)
+        seen = index + query.shape[1] if isinstance(index, int) else key.shape[1]
+        key_positions = functional.positions(seen)
+        weights = self._self_weights(q, key[:, :seen], where, key_positions, None, causal=True)
+        output = self.output_of(functional.mean_by(weights, value[:, :seen]))  # (B, T, C)
+        return output, {"key": key, "value": value}
+
+    # --- shapes and configuration
+
+    def compute_mask(self, query, previous_mask=None):
+        return None
+
+    def get_config(self):
+        return {**super().get_config(), "dropout": self.dropout, "position": self.position}
+
+
+class Projected(Attention):
+    """Attention with learned projections of queries, keys, values and output: the family around `multi_head`."""
+
+    def __init__(
+        self, num_heads: int, *, num_kv_heads: int | None, head_dim: int | None, dropout: float, bias: bool,
+        position: str | dict | None, initializer_std: float, output_std: float | None, **kwargs,
+    ):  # fmt: skip
+        super().__init__(dropout=dropout, position=position, num_heads=num_heads, **kwargs)
+        if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
+            raise ValueError(
+                f"`num_kv_heads` must divide `num_heads`. Received: num_kv_heads={num_kv_heads}, num_heads={num_heads}"
+            )
+        if head_dim is not None and head_dim < 1:
+            raise ValueError(f"`head_dim` must be at least 1. Received: head_dim={head_dim}")
+        self.num_kv_heads = num_kv_heads
+        self.head_dim = head_dim
+        self.bias = bias
+        self.initializer_std = initializer_std
+        self.output_std = output_std
+
+    def _sizes(self, dim):
+        """Heads, key/value heads and width of a head, for C channels."""
+        if self.head_dim is None and dim % self.num_heads:
+            raise ValueError(
+                f"The width must be divisible by the number of heads. Received: dim={dim}, num_heads={self.num_heads}"
+            )
+        return self.num_heads, self.num_kv_heads or self.num_heads, self.head_dim or dim // self.num_heads
+
+    def build(self, query_shape, context_shape=None):
+        dim = query_shape[-1]
+        heads, shared, width = self._sizes(dim)
+        if context_shape is None:
+            self.qkv = self._dense((heads + 2 * shared) * width, query_shape, "qkv")
+        else:
+            self.query = self._dense(heads * width, query_shape, "query")
+            self.key_value = self._dense(2 * shared * width, context_shape, "key_value")
+        std = self.initializer_std if self.output_std is None else self.output_std
+        self.output_projection = self._dense(dim, (*query_shape[:-1], heads * width), "output", std)
+        self.sizes = (heads, shared, width)
+        self.build_drop()
+
+    def _dense(self, units, input_shape, name, std=None):
+        std = self.initializer_std if std is None else std
+        dense = keras.layers.Dense(
+            units, use_bias=self.bias, kernel_initializer=keras.initializers.RandomNormal(stddev=std),
+            dtype=self.dtype_policy, name=name,
+        )  # fmt: skip
+        dense.build(input_shape)
+        return dense
+
+    def _heads(self, x, heads):
+        return ops.reshape(x, (*ops.shape(x)[:2], heads, self.sizes[2]))  # (B, T, heads, D)
+
+    def split(self, x):
+        heads, shared, width = self.sizes
+        h = self.qkv(x)  # (B, T, (H + 2K) D)
+        cuts = [heads * width, (heads + shared) * width]
+        q, k, v = ops.split(h, cuts, axis=-1)
+        return self._heads(q, heads), self._heads(k, shared), self._heads(v, shared)
+
+    def query_of(self, x):
+        return self._heads(self.query(x), self.sizes[0])  # (B, T, H, D)
+
+    def memory_of(self, context):
+        k, v = ops.split(self.key_value(context), 2, axis=-1)  # (B, S, K D) each
+        return self._heads(k, self.sizes[1]), self._heads(v, self.sizes[1])
+
+    def memory_dims(self):
+        return self.sizes[1], self.sizes[2], self.sizes[2]
+
+    def output_of(self, mean):
+        heads, _, width = self.sizes
+        return self.output_projection(ops.reshape(mean, (*ops.shape(mean)[:2], heads * width)))  # (B, T, C)
+
+    def compute_output_shape(self, query_shape, context_shape=None):
+        _, _, width = self._sizes(query_shape[-1])
+        if self.turn:
+            self.turn.compute_output_shape((*query_shape[:-1], self.num_heads, width))
+        return query_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "num_kv_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "bias": self.bias,
+            "initializer_std": self.initializer_std,
+            "output_std": self.output_std,
+        }
+
+
+@register("attention", "multi_head", supports=("causal", "cross", "decode", "rotation", "bias", "weights"))
+class MultiHead(Projected):
+    """Multi-head scaled dot-product attention, with grouped-query attention as an option.
+
+    `head_h = softmax(Q_h K_h^T / sqrt(D)) V_h`, and the output is `concat(head_1, ..., head_H) W_O`
+
+    Args:
+        num_heads: How many heads attend in parallel.
+        num_kv_heads: How many key/value heads there are; a divisor of `num_heads`, which is the default. With 1, all
+            heads share keys and values.
+        head_dim: Width D of a head; by default the width of the input divided by `num_heads`.
+        dropout: Fraction dropped from the weights and from the output, in `[0, 1)`.
+        bias: Whether the projections have biases.
+        position: A position that the attention applies itself: `"rotary"`, `"alibi"`, or None.
+        initializer_std: Deviation of the kernels at the start.
+        output_std: Deviation of the output kernel at the start; `initializer_std` by default.
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        query: Float tensor of shape `(B, T, C)`.
+        context: Float tensor of shape `(B, S, C')` for cross-attention; None attends to `query` itself.
+        mask: Boolean, True = keep: `(B, S)` over the keys or `(B, T, S)` in full.
+        causal: Whether position `t` sees positions `<= t` only.
+        training: Whether dropout is active.
+
+    Returns:
+        Float tensor of shape `(B, T, C)`.
+
+    Examples:
+        >>> block = MultiHead(num_heads=4, num_kv_heads=2)
+        >>> tuple(block(keras.ops.ones((2, 5, 32)), causal=True).shape)
+        (2, 5, 32)
+
+    References:
+        - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2
+        - [Ainslie et al., 2023](https://arxiv.org/abs/2305.13245) for grouped queries
+    """
+
+    def __init__(
+        self, num_heads: int, *, num_kv_heads: int | None = None, head_dim: int | None = None, dropout: float = 0.0,
+        bias: bool = True, position: str | dict | None = None, initializer_std: float = 0.02,
+        output_std: float | None = None, **kwargs,
+    ):  # fmt: skip
+        super().__init__(
+            num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, dropout=dropout, bias=bias, position=position,
+            initializer_std=initializer_std, output_std=output_std, **kwargs,
+        )  # fmt: skip
+
+    def scores_of(self, q, k):
+        return functional.dot_scores(q, k, scale=self.sizes[2] ** -0.5)  # (B, H, T, S)
+
+
+@register("attention", "cosine", supports=("causal", "cross", "decode", "rotation", "bias", "weights"))
+class Cosine(Projected):
+    """Multi-head attention by cosine: how alike query and key point, whatever their lengths.
+
+    `head_h = softmax(s_h cos(Q_h, K_h)) V_h`, with one learned scale `s_h` per head, and `W_O` as in `multi_head`
+
+    Args:
+        num_heads: How many heads attend in parallel.
+        num_kv_heads: How many key/value heads there are; a divisor of `num_heads`, which is the default.
+        head_dim: Width D of a head; by default the width of the input divided by `num_heads`.
+        dropout: Fraction dropped from the weights and from the output, in `[0, 1)`.
+        bias: Whether the projections have biases.
+        position: A position that the attention applies itself: `"rotary"`, `"alibi"`, or None.
+        scale: The scale `s_h` at the start.
+        initializer_std: Deviation of the kernels at the start.
+        output_std: Deviation of the output kernel at the start; `initializer_std` by default.
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        query: Float tensor of shape `(B, T, C)`.
+        context: Float tensor of shape `(B, S, C')` for cross-attention; None attends to `query` itself.
+        mask: Boolean, True = keep: `(B, S)` over the keys or `(B, T, S)` in full.
+        causal: Whether position `t` sees positions `<= t` only.
+        training: Whether dropout is active.
+
+    Returns:
+        Float tensor of shape `(B, T, C)`.
+
+    Examples:
+        >>> block = Cosine(num_heads=4)
+        >>> tuple(block(keras.ops.ones((2, 5, 32))).shape)
+        (2, 5, 32)
+
+    References:
+        - [Liu et al., 2021](https://arxiv.org/abs/2111.09883), section 3.2
+    """
+
+    def __init__(
+        self, num_heads: int, *, num_kv_heads: int | None = None, head_dim: int | None = None, dropout: float = 0.0,
+        bias: bool = True, position: str | dict | None = None, scale: float = 10.0, initializer_std: float = 0.02,
+        output_std: float | None = None, **kwargs,
+    ):  # fmt: skip
+        super().__init__(
+            num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, dropout=dropout, bias=bias, position=position,
+            initializer_std=initializer_std, output_std=output_std, **kwargs,
+        )  # fmt: skip
+        if scale <= 0:
+            raise ValueError(f"`scale` must be positive. Received: scale={scale}")
+        self.scale = scale
+
+    def build(self, query_shape, context_shape=None):
+        super().build(query_shape, context_shape)
+        self.scales = self.add_weight(
+            shape=(self.num_heads, 1, 1), initializer=keras.initializers.Constant(self.scale), name="scales"
+        )
+
+    def scores_of(self, q, k):
+        return functional.cosine_scores(q, k, scale=ops.cast(self.scales, q.dtype))  # (B, H, T, S)
+
+    def get_config(self):
+        return {**super().get_config(), "scale": self.scale}
+
+
+class Unprojected(Attention):
+    """Attention as the recurrent decoders have it: one head, the values are the memory's own vectors."""
+
+    def __init__(self, *, dropout: float, position: str | dict | None, **kwargs):
+        super().__init__(dropout=dropout, position=position, num_heads=1, **kwargs)
+
+    def memory_dims(self):
+        return 1, self.key_dim, self.value_dim
+
+    def output_of(self, mean):
+        return mean[:, :, 0]  # (B, T, E)
+
+    def compute_output_shape(self, query_shape, context_shape=None):
+        return (*query_shape[:-1], (context_shape or query_shape)[-1])
+
+
+@register("attention", "bahdanau", supports=("causal", "cross", "decode", "bias", "weights"))
+class Bahdanau(Unprojected):
+    """Additive attention: a small network scores each pair of query and key.
+
+    `score(s, h) = v tanh(W s + U h)`, and the output is the mean of the `h` under `softmax(score)`
+
+    Args:
+        units: Width of the scoring network; by default that of the query.
+        dropout: Fraction dropped from the weights and from the output, in `[0, 1)`.
+        position: A position that acts on scores: `"alibi"`, or None.
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        query: Float tensor of shape `(B, T, C)`.
+        context: Float tensor of shape `(B, S, C')` for cross-attention; None attends to `query` itself.
+        mask: Boolean, True = keep: `(B, S)` over the keys or `(B, T, S)` in full.
+        causal: Whether position `t` sees positions `<= t` only.
+        training: Whether dropout is active.
+
+    Returns:
+        Float tensor of shape `(B, T, C')`: as wide as what is attended to.
+
+    Examples:
+        >>> block = Bahdanau(units=16)
+        >>> tuple(block(keras.ops.ones((2, 1, 32)), keras.ops.ones((2, 7, 24))).shape)
+        (2, 1, 24)
+
+    References:
+        - [Bahdanau et al., 2014](https://arxiv.org/abs/1409.0473), section 3.1
+    """
+
+    def __init__(
+        self, units: int | None = None, *, dropout: float = 0.0, position: str | dict | None = None, **kwargs
+    ):  # fmt: skip
+        super().__init__(dropout=dropout, position=position, **kwargs)
+        if units is not None and units < 1:
+            raise ValueError(f"`units` must be at least 1. Received: units={units}")
+        self.units = units
+
+    def build(self, query_shape, context_shape=None):
+        units = self.units or query_shape[-1]
+        memory_shape = context_shape or query_shape
+        self.of_query = keras.layers.Dense(units, use_bias=False, dtype=self.dtype_policy, name="query")
+        self.of_query.build(query_shape)
+        self.of_key = keras.layers.Dense(units, dtype=self.dtype_policy, name="key")
+        self.of_key.build(memory_shape)
+        self.vector = self.add_weight(shape=(units,), initializer=_uniform(units), name="vector")
+        self.key_dim, self.value_dim = units, memory_shape[-1]
+        self.build_drop()
+
+    def query_of(self, x):
+        return self.of_query(x)[:, :, None]  # (B, T, 1, D)
+
+    def memory_of(self, context):
+        return self.of_key(context)[:, :, None], context[:, :, None]  # (B, S, 1, D), (B, S, 1, E)
+
+    def scores_of(self, q, k):
+        return functional.additive_scores(q, k, ops.cast(self.vector, q.dtype))  # (B, 1, T, S)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+def _uniform(units):
+    limit = (3.0 / units) ** 0.5
+    return keras.initializers.RandomUniform(-limit, limit)
+
+
+@register("attention", "luong", supports=("causal", "cross", "decode", "bias", "weights"))
+class Luong(Unprojected):
+    """Multiplicative attention: the score is a dot product, plain or through a learned matrix.
+
+    `score(s, h) = s h` (`"dot"`) or `s W h` (`"general"`), and the output is the mean of the `h` under `softmax(score)`
+
+    Args:
+        score: `"general"` or `"dot"`; the dot product needs queries and keys of one width.
+        dropout: Fraction dropped from the weights and from the output, in `[0, 1)`.
+        position: A position that acts on scores: `"alibi"`, or None.
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        query: Float tensor of shape `(B, T, C)`.
+        context: Float tensor of shape `(B, S, C')` for cross-attention; None attends to `query` itself.
+        mask: Boolean, True = keep: `(B, S)` over the keys or `(B, T, S)` in full.
+        causal: Whether position `t` sees positions `<= t` only.
+        training: Whether dropout is active.
+
+    Returns:
+        Float tensor of shape `(B, T, C')`: as wide as what is attended to.
+
+    Examples:
+        >>> block = Luong(score="dot")
+        >>> tuple(block(keras.ops.ones((2, 1, 8)), keras.ops.ones((2, 7, 8))).shape)
+        (2, 1, 8)
+
+    References:
+        - [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1
+    """
+
+    def __init__(
+        self, *, score: str = "general", dropout: float = 0.0, position: str | dict | None = None, **kwargs
+    ):  # fmt: skip
+        super().__init__(dropout=dropout, position=position, **kwargs)
+        if score not in ("dot", "general"):
+            raise ValueError(f"`score` must be 'dot' or 'general'. Received: score={score!r}")
+        self.score = score
+
+    def build(self, query_shape, context_shape=None):
+        memory_shape = context_shape or query_shape
+        width = memory_shape[-1]
+        self.of_query = None
+        if self.score == "general":
+            self.of_query = keras.layers.Dense(width, use_bias=False, dtype=self.dtype_policy, name="query")
+            self.of_query.build(query_shape)
+        elif query_shape[-1] != width:
+            raise ValueError(
+                f"score='dot' needs queries and keys of one width; score='general' does not. "
+                f"Received: {query_shape[-1]} and {width} channels"
+            )
+        self.key_dim = self.value_dim = width
+        self.build_drop()
+
+    def query_of(self, x):
+        return (self.of_query(x) if self.of_query else x)[:, :, None]  # (B, T, 1, D)
+
+    def memory_of(self, context):
+        return context[:, :, None], context[:, :, None]  # (B, S, 1, D) twice
+
+    def scores_of(self, q, k):
+        return functional.dot_scores(q, k)  # (B, 1, T, S)
+
+    def get_config(self):
+        return {**super().get_config(), "score": self.score}

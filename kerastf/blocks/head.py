@@ -1,0 +1,319 @@
+"""Heads: features to outputs, with the loss and the metrics that belong to them.
+
+Shapes: B batch, T time, C channels, V vocabulary, N classes. A head is called with the features and the mask of kept
+positions; `default_loss()` and `default_metrics()` give fresh Keras objects, or None where the task has none of its own.
+"""
+
+from typing import Literal
+
+import keras
+from keras import ops
+
+from kerastf import functional
+from kerastf.registry import register
+
+
+@keras.saving.register_keras_serializable("kerastf")
+class TokenAccuracy(keras.metrics.Mean):
+    """Share of positions whose most likely class is the right one; positions with an ignored label do not count.
+
+    Args:
+        ignore: A label that does not count, or None.
+        name: Name of the metric.
+        dtype: Its dtype.
+    """
+
+    def __init__(self, ignore: int | None = None, name="accuracy", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+        self.ignore = ignore
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        y_true = ops.cast(y_true, "int32")
+        right = ops.equal(ops.cast(ops.argmax(y_pred, axis=-1), "int32"), y_true)
+        weight = ops.ones_like(y_true, dtype="float32")
+        if self.ignore is not None:
+            weight = ops.cast(ops.not_equal(y_true, self.ignore), "float32")
+        if sample_weight is not None:
+            sample_weight = ops.cast(sample_weight, "float32")
+            extra = len(weight.shape) - len(sample_weight.shape)
+            weight = weight * ops.reshape(sample_weight, (*ops.shape(sample_weight), *([1] * extra)))
+        return super().update_state(ops.cast(right, "float32"), weight)
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype, "ignore": self.ignore}
+
+
+@register("head", "language_model", supports=("decode",))
+class LanguageModel(keras.layers.Layer):
+    """Scores for the next token at every position: `logits = x E^T`, by default with the embedding's own matrix `E`.
+
+    Args:
+        vocab_size: How many tokens V there are.
+        tied: Whether the matrix is the embedding's. A head that is used without a model makes its own.
+        bias: Whether there is a bias per token.
+        pad_id: A target that does not count in the loss, or None.
+        initializer_std: Deviation of its own matrix at the start.
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        features: Float tensor of shape `(B, T, C)`.
+        mask: Not used: every position has a next token.
+
+    Returns:
+        Float tensor of shape `(B, T, V)`.
+
+    Examples:
+        >>> head = LanguageModel(vocab_size=10)
+        >>> tuple(head(keras.ops.ones((2, 5, 8))).shape)
+        (2, 5, 10)
+
+    References:
+        - [Press and Wolf, 2016](https://arxiv.org/abs/1608.05859) for the tied matrix
+    """
+
+    def __init__(
+        self, vocab_size: int, *, tied: bool = True, bias: bool = False, pad_id: int | None = None,
+        initializer_std: float = 0.02, **kwargs,
+    ):  # fmt: skip
+        super().__init__(**kwargs)
+        if vocab_size < 1:
+            raise ValueError(f"`vocab_size` must be at least 1. Received: vocab_size={vocab_size}")
+        self.supports_masking = True
+        self.vocab_size = vocab_size
+        self.tied = tied
+        self.bias = bias
+        self.pad_id = pad_id
+        self.initializer_std = initializer_std
+        self.read_matrix = None
+
+    def tie(self, embedding):
+        """Takes the matrix from an embedding block from now on. The embedding goes on owning it."""
+        self.read_matrix = lambda: embedding.matrix  # a closure: Keras would track the layer a second time
+
+    def build(self, features_shape, mask_shape=None):
+        self.matrix = None
+        if self.read_matrix is None:
+            initializer = keras.initializers.RandomNormal(stddev=self.initializer_std)
+            shape = (self.vocab_size, features_shape[-1])
+            self.matrix = self.add_weight(shape=shape, initializer=initializer, name="matrix")
+        if self.bias:
+            self.shift = self.add_weight(shape=(self.vocab_size,), initializer="zeros", name="shift")
+
+    def call(self, features, mask=None):
+        matrix = self.matrix if self.read_matrix is None else self.read_matrix()  # (V, C)
+        logits = ops.matmul(features, ops.transpose(ops.cast(matrix, features.dtype)))  # (B, T, V)
+        return logits + self.shift if self.bias else logits
+
+    def default_loss(self):
+        """Cross-entropy of the next token, over the positions whose target is not the padding."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=self.pad_id)
+
+    def default_metrics(self):
+        return [TokenAccuracy(self.pad_id)]
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def compute_output_shape(self, features_shape, mask_shape=None):
+        return (*features_shape[:-1], self.vocab_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "tied": self.tied,
+            "bias": self.bias,
+            "pad_id": self.pad_id,
+            "initializer_std": self.initializer_std,
+        }
+
+
+@register("head", "classifier")
+class Classifier(keras.layers.Layer):
+    """One answer per sequence: `logits = W pool(x) + b`.
+
+    Args:
+        num_classes: How many classes N there are.
+        pooling: Which features stand for the sequence: those of the `"first"` position, of the `"last"` that is kept,
+            or the `"mean"` of all that are kept.
+        dropout: Fraction dropped from them, in `[0, 1)`.
+        initializer_std: Deviation of the kernel at the start.
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        features: Float tensor of shape `(B, T, C)`.
+        mask: Boolean `(B, T)`, True = keep, or None.
+        training: Whether dropout is active.
+
+    Returns:
+        Float tensor of shape `(B, N)`.
+
+    Examples:
+        >>> head = Classifier(num_classes=3)
+        >>> tuple(head(keras.ops.ones((2, 5, 8))).shape)
+        (2, 3)
+    """
+
+    def __init__(
+        self, num_classes: int, *, pooling: Literal["first", "last", "mean"] = "mean", dropout: float = 0.0,
+        initializer_std: float = 0.02, **kwargs,
+    ):  # fmt: skip
+        super().__init__(**kwargs)
+        if num_classes < 2:
+            raise ValueError(f"`num_classes` must be at least 2. Received: num_classes={num_classes}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"`dropout` must be in [0, 1). Received: dropout={dropout}")
+        self.supports_masking = True
+        self.num_classes = num_classes
+        self.pooling = pooling
+        self.dropout = dropout
+        self.initializer_std = initializer_std
+
+    def build(self, features_shape, mask_shape=None):
+        self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
+        self.project = keras.layers.Dense(
+            self.num_classes, kernel_initializer=keras.initializers.RandomNormal(stddev=self.initializer_std),
+            dtype=self.dtype_policy, name="project",
+        )  # fmt: skip
+        self.project.build((features_shape[0], features_shape[-1]))
+
+    def call(self, features, mask=None, training=None):
+        if self.pooling == "first":
+            pooled = features[:, 0]  # (B, C)
+        else:
+            pool = functional.last_kept if self.pooling == "last" else functional.mean_kept
+            pooled = pool(features, mask)  # (B, C)
+        return self.project(self.drop(pooled, training=training))  # (B, N)
+
+    def default_loss(self):
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def default_metrics(self):
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def compute_output_shape(self, features_shape, mask_shape=None):
+        return (features_shape[0], self.num_classes)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "pooling": self.pooling,
+            "dropout": self.dropout,
+            "initializer_std": self.initializer_std,
+        }
+
+
+@register("head", "tagger")
+class Tagger(keras.layers.Layer):
+    """One answer per position: `logits_t = W x_t + b`. Positions labelled `ignore` do not count.
+
+    Args:
+        num_classes: How many classes N there are.
+        ignore: A label that does not count in the loss and the metrics, or None.
+        dropout: Fraction dropped from the features, in `[0, 1)`.
+        initializer_std: Deviation of the kernel at the start.
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        features: Float tensor of shape `(B, T, C)`.
+        mask: Not needed: what does not count says so by its label.
+        training: Whether dropout is active.
+
+    Returns:
+        Float tensor of shape `(B, T, N)`.
+
+    Examples:
+        >>> head = Tagger(num_classes=3)
+        >>> tuple(head(keras.ops.ones((2, 5, 8))).shape)
+        (2, 5, 3)
+    """
+
+    def __init__(
+        self, num_classes: int, *, ignore: int | None = -1, dropout: float = 0.0, initializer_std: float = 0.02, **kwargs
+    ):  # fmt: skip
+        super().__init__(**kwargs)
+        if num_classes < 2:
+            raise ValueError(f"`num_classes` must be at least 2. Received: num_classes={num_classes}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"`dropout` must be in [0, 1). Received: dropout={dropout}")
+        self.supports_masking = True
+        self.num_classes = num_classes
+        self.ignore = ignore
+        self.dropout = dropout
+        self.initializer_std = initializer_std
+
+    def build(self, features_shape, mask_shape=None):
+        self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
+        self.project = keras.layers.Dense(
+            self.num_classes, kernel_initializer=keras.initializers.RandomNormal(stddev=self.initializer_std),
+            dtype=self.dtype_policy, name="project",
+        )  # fmt: skip
+        self.project.build(features_shape)
+
+    def call(self, features, mask=None, training=None):
+        return self.project(self.drop(features, training=training))  # (B, T, N)
+
+    def default_loss(self):
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=self.ignore)
+
+    def default_metrics(self):
+        return [TokenAccuracy(self.ignore)]
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def compute_output_shape(self, features_shape, mask_shape=None):
+        return (*features_shape[:-1], self.num_classes)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "ignore": self.ignore,
+            "dropout": self.dropout,
+            "initializer_std": self.initializer_std,
+        }
+
+
+@register("head", "features")
+class Features(keras.layers.Layer):
+    """The features themselves: `y = x`. It has no loss of its own; give `compile` one.
+
+    Args:
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        features: Float tensor of shape `(B, T, C)`.
+        mask: Not used.
+
+    Returns:
+        Float tensor of shape `(B, T, C)`.
+
+    Examples:
+        >>> tuple(Features()(keras.ops.ones((2, 5, 8))).shape)
+        (2, 5, 8)
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.built = True
+
+    def call(self, features, mask=None):
+        return features
+
+    def default_loss(self):
+        return None
+
+    def default_metrics(self):
+        return []
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def compute_output_shape(self, features_shape, mask_shape=None):
+        return features_shape

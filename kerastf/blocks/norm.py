@@ -1,0 +1,117 @@
+"""Normalisation blocks. Shapes: B batch, T time, C channels."""
+
+import keras
+from keras import ops
+
+from kerastf.registry import register
+
+
+@register("norm", "layer", supports=("causal",))
+class LayerNorm(keras.layers.Layer):
+    """Layer normalisation: each position gets mean 0 and deviation 1 over its channels, then a gain and a shift.
+
+    `y = g * (x - mean(x)) / sqrt(var(x) + epsilon) + b`
+
+    Args:
+        epsilon: Keeps the division finite.
+        bias: Whether there is a shift `b`.
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        x: Float tensor of shape `(B, T, C)`.
+
+    Returns:
+        Float tensor of shape `(B, T, C)`.
+
+    Examples:
+        >>> norm = LayerNorm()
+        >>> [round(float(v), 3) for v in norm(keras.ops.array([[[1.0, 2.0, 3.0]]]))[0, 0]]
+        [-1.225, 0.0, 1.225]
+
+    References:
+        - [Ba et al., 2016](https://arxiv.org/abs/1607.06450)
+    """
+
+    def __init__(self, *, epsilon: float = 1e-5, bias: bool = True, **kwargs):
+        super().__init__(**kwargs)
+        if epsilon <= 0:
+            raise ValueError(f"`epsilon` must be positive. Received: epsilon={epsilon}")
+        self.supports_masking = True
+        self.epsilon = epsilon
+        self.bias = bias
+
+    def build(self, x_shape):
+        self.gain = self.add_weight(shape=(x_shape[-1],), initializer="ones", name="gain")
+        self.shift = (
+            self.add_weight(shape=(x_shape[-1],), initializer="zeros", name="shift") if self.bias else None
+        )
+
+    def call(self, x):
+        h = ops.cast(x, "float32")  # the moments need the range and precision of float32
+        mean = ops.mean(h, axis=-1, keepdims=True)  # (B, T, 1)
+        centred = h - mean
+        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)  # (B, T, 1)
+        h = centred * ops.rsqrt(variance + self.epsilon) * ops.cast(self.gain, "float32")  # (B, T, C)
+        if self.bias:
+            h = h + ops.cast(self.shift, "float32")
+        return ops.cast(h, self.compute_dtype)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def compute_output_shape(self, x_shape):
+        return x_shape
+
+    def get_config(self):
+        return {**super().get_config(), "epsilon": self.epsilon, "bias": self.bias}
+
+
+@register("norm", "rms", supports=("causal",))
+class RMSNorm(keras.layers.Layer):
+    """Root-mean-square normalisation: layer normalisation without the mean and without the shift.
+
+    `y = g * x / sqrt(mean(x^2) + epsilon)`
+
+    Args:
+        epsilon: Keeps the division finite.
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        x: Float tensor of shape `(B, T, C)`.
+
+    Returns:
+        Float tensor of shape `(B, T, C)`.
+
+    Examples:
+        >>> norm = RMSNorm()
+        >>> [round(float(v), 3) for v in norm(keras.ops.array([[[3.0, 4.0]]]))[0, 0]]
+        [0.849, 1.131]
+
+    References:
+        - [Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)
+    """
+
+    def __init__(self, *, epsilon: float = 1e-5, **kwargs):
+        super().__init__(**kwargs)
+        if epsilon <= 0:
+            raise ValueError(f"`epsilon` must be positive. Received: epsilon={epsilon}")
+        self.supports_masking = True
+        self.epsilon = epsilon
+
+    def build(self, x_shape):
+        self.gain = self.add_weight(shape=(x_shape[-1],), initializer="ones", name="gain")
+
+    def call(self, x):
+        h = ops.cast(x, "float32")
+        power = ops.mean(ops.square(h), axis=-1, keepdims=True)  # (B, T, 1)
+        h = h * ops.rsqrt(power + self.epsilon) * ops.cast(self.gain, "float32")  # (B, T, C)
+        return ops.cast(h, self.compute_dtype)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def compute_output_shape(self, x_shape):
+        return x_shape
+
+    def get_config(self):
+        return {**super().get_config(), "epsilon": self.epsilon}

@@ -1,0 +1,233 @@
+"""Saved models: load them safely, look into them without TensorFlow and without their plugins, write them atomically."""
+
+import contextlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kerastf import registry
+from kerastf.errors import FileFormatError, PluginError
+from kerastf.plugins import only
+
+MEMBERS = ("metadata.json", "config.json", "model.weights.h5")
+LARGEST_TEXT = 64 * 2**20  # a configuration of more bytes than this is not one of ours
+
+
+@dataclass
+class Saved:
+    """What a file says of itself.
+
+    Attributes:
+        path: The file.
+        model: Id of the family.
+        options: The options and slots it was built with.
+        provenance: By id: distribution and version of each block, as the file claims.
+        keras_version: What it was written with.
+        date: When.
+        weights: By path: the shape of each weight.
+        compiled: Whether optimizer and loss are in the file.
+    """
+
+    path: Path
+    model: str
+    options: dict[str, Any]
+    provenance: dict[str, dict[str, str]]
+    keras_version: str
+    date: str
+    compiled: bool
+    weights: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the weights are."""
+        total = 0
+        for shape in self.weights.values():
+            size = 1
+            for n in shape:
+                size *= n
+            total += size
+        return total
+
+    def __str__(self) -> str:
+        lines = [f"{self.path.name}: {self.model}, {self.parameters:,} parameters", ""]
+        lines += [f"  {name} = {_show(value)}" for name, value in self.options.items() if value is not None]
+        lines += ["", "needs"]
+        installed = {e.id for e in registry.entries()}
+        for id, origin in self.provenance.items():
+            here = "" if id in installed else "   (not installed here)"
+            lines.append(f"  {id}: {origin.get('distribution')} {origin.get('version')}{here}")
+        lines += ["", f"written by Keras {self.keras_version} on {self.date}"]
+        lines.append("with optimizer and loss" if self.compiled else "without optimizer")
+        return "\n".join(lines)
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def inspect(path: "str | Path") -> Saved:
+    """Reads what a saved model is, without building it: no TensorFlow, no plugin is imported.
+
+    Args:
+        path: A `.keras` file.
+
+    Raises:
+        FileFormatError: The file is missing, damaged, or not a model of this library.
+    """
+    path = Path(path)
+    with _open(path) as archive:
+        metadata = _read_json(archive, path, "metadata.json")
+        whole = _read_json(archive, path, "config.json")
+        config = whole.get("config")
+        kind, _, name = str(whole.get("registered_name", "")).rpartition(">")[2].partition(".")
+        if kind != "model" or not name or not isinstance(config, dict):
+            raise FileFormatError(
+                f"{path.name} is a Keras file, but not a model of the registry: it holds "
+                f"{whole.get('registered_name') or whole.get('class_name')!r}. Load it with keras.saving.load_model."
+            )
+        namespace = str(whole["registered_name"]).partition(">")[0].removeprefix("kerastf").removeprefix(".")
+        weights = _weight_shapes(archive, path)
+    provenance = config.get("provenance")
+    return Saved(
+        path=path,
+        model=f"{namespace}/{name}" if namespace else name,
+        options={k: v for k, v in config.items() if k != "provenance"},
+        provenance=provenance if isinstance(provenance, dict) else {},
+        keras_version=str(metadata.get("keras_version")),
+        date=str(metadata.get("date_saved")),
+        compiled=whole.get("compile_config") is not None,
+        weights=weights,
+    )
+
+
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Opens the archive and checks its members before any is read."""
+    if not path.exists():
+        raise FileFormatError(f"There is no file {path}. Received: path={str(path)!r}")
+    if path.is_dir():
+        raise FileFormatError(
+            f"{path} is a folder; a saved model is one .keras file. Received: path={str(path)!r}"
+        )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_members(archive, path)
+            yield archive
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        raise FileFormatError(
+            f"{path.name} is damaged or not a .keras file ({error}; {path.stat().st_size:,} bytes). "
+            f"Save or copy it again."
+        ) from None
+
+
+def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
+    names = [m.filename for m in archive.infolist()]
+    for name in names:
+        if name.startswith(("/", "\\")) or ".." in Path(name).parts or ":" in name:
+            raise FileFormatError(
+                f"{path.name} holds a member that would leave its folder: {name!r}. It is refused."
+            )
+        if name not in MEMBERS and not name.startswith("assets/"):
+            raise FileFormatError(f"{path.name} holds an unexpected member: {name!r}. It is refused.")
+    missing = [m for m in MEMBERS if m not in names]
+    if missing:
+        raise FileFormatError(f"{path.name} is not a whole .keras file: it lacks {', '.join(missing)}.")
+    if len(set(names)) != len(names):
+        raise FileFormatError(f"{path.name} holds a member twice. It is refused.")
+    size = path.stat().st_size
+    for member in archive.infolist():
+        limit = LARGEST_TEXT if member.filename.endswith(".json") else 100 * size + 2**20
+        if member.file_size > limit:
+            raise FileFormatError(
+                f"{path.name} declares {member.file_size:,} bytes for {member.filename!r}, beyond what a file of "
+                f"{size:,} bytes can hold. It is refused."
+            )
+
+
+def _read_json(archive: zipfile.ZipFile, path: Path, member: str) -> dict[str, Any]:
+    try:
+        found = json.loads(archive.read(member))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path.name}: {member} is not JSON ({error}).") from None
+    if not isinstance(found, dict):
+        raise FileFormatError(f"{path.name}: {member} is not a JSON object.")
+    return found
+
+
+def _weight_shapes(archive: zipfile.ZipFile, path: Path) -> dict[str, tuple[int, ...]]:
+    import h5py
+
+    found: dict[str, tuple[int, ...]] = {}
+
+    def note(name: str, item: Any) -> None:
+        if (
+            isinstance(item, h5py.Dataset)
+            and not name.startswith(("optimizer", "_"))
+            and "seed_generator" not in name
+        ):
+            found[name.replace("/vars/", "/")] = tuple(item.shape)
+
+    try:
+        with archive.open("model.weights.h5") as stream, h5py.File(stream, "r") as weights:
+            weights.visititems(note)
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise FileFormatError(f"{path.name}: the weights are damaged ({error}).") from None
+    return found
+
+
+def load_model(path: "str | Path", *, plugins: str | Collection[str] = "all", compile: bool = True) -> Any:
+    """Loads a saved model. A file can at most import installed plugins that it names.
+
+    Args:
+        path: A `.keras` file.
+        plugins: Which plugins the file may use: `"all"`, `"none"` for files you do not trust, or namespaces.
+        compile: Whether to restore the optimizer and the loss.
+
+    Returns:
+        The model.
+
+    Raises:
+        FileFormatError: The file is missing, damaged or of another kind.
+        PluginError: It needs a plugin that is missing, or not allowed.
+    """
+    saved = inspect(path)
+    with only(plugins), registry.claims(saved.provenance):
+        try:
+            registry.resolve("model", saved.model)
+        except LookupError:
+            raise PluginError(
+                f"{saved.path.name} holds the model `{saved.model}`, and no installed package offers it. "
+                f"Installed plugins: kerastf plugins"
+            ) from None
+        import keras
+
+        return keras.saving.load_model(str(path), compile=compile, safe_mode=True)
+
+
+@contextlib.contextmanager
+def atomic(path: "str | Path") -> Iterator[Path]:
+    """A path to write to; it takes the place of `path` when the block ends well, and is removed otherwise."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileFormatError(f"There is no folder {path.parent} to save in. Received: path={str(path)!r}")
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    try:
+        yield Path(name)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

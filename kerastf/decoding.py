@@ -1,0 +1,212 @@
+"""Generation: one compiled loop with static shapes, for any model that has `init_state` and `step`.
+
+Shapes: B batch, L length of the buffer, W beams, V vocabulary. Rows may have prompts of different lengths: the loop
+starts at the shortest and takes a row's own tokens for as long as its prompt goes on, so it needs nothing of a block
+but its state. A row is frozen at its end token.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerastf import compat
+from kerastf.config import block_from
+from kerastf.errors import InputError
+from kerastf.functional import NEGATIVE
+
+
+def generate(model, prompts, *, max_length, sampler="greedy", seed=None, end_id=None, pad_id=None):
+    """Continues each prompt token by token.
+
+    Args:
+        model: Has `init_state(batch_size, max_length)` and `step(tokens, state, index) -> (logits, state)`.
+        prompts: A list of lists of tokens, none empty.
+        max_length: Length at which a row ends, its prompt included.
+        sampler: Name of a sampler, or a dict with its name and options.
+        seed: For samplers that draw: the same seed gives the same tokens.
+        end_id: A row is frozen once it has chosen this token; None never stops a row.
+        pad_id: What fills a row after its end; by default the end token.
+
+    Returns:
+        Tokens `(B, L)` and the length of each row `(B,)`, as NumPy arrays.
+    """
+    tokens, lengths, prefill = _buffer(model, prompts, max_length, pad_id, end_id)
+    chooser = block_from("sampler", sampler, {"seed": seed})
+    settings = {k: v for k, v in chooser.get_config().items() if k != "seed"}
+    key = ("generate", tokens.shape, prefill, end_id, pad_id, type(chooser), repr(sorted(settings.items())))
+
+    def build():
+        return compat.compiled(
+            _sampling_loop(model, chooser, prefill, end_id, _filler(pad_id, end_id)), model
+        )
+
+    function = _cached(model, key, build)
+    seeds = [v.value for v in chooser.variables]
+    out, ends = function(ops.array(tokens), ops.array(lengths), ops.array(max_length, dtype="int32"), seeds)
+    return ops.convert_to_numpy(out)[:, :max_length], ops.convert_to_numpy(ends)
+
+
+def beam_search(model, prompts, *, max_length, num_beams, length_penalty=1.0, end_id=None, pad_id=None):
+    """Keeps the `num_beams` most likely continuations of each prompt at every step.
+
+    A continuation's score is its log-probability divided by its length to the power `length_penalty`; the prompt does
+    not count.
+
+    Args:
+        model: As for `generate`.
+        prompts: A list of lists of tokens, none empty.
+        max_length: Length at which a row ends, its prompt included.
+        num_beams: How many continuations are kept.
+        length_penalty: 0 prefers short ones, 1 compares by mean log-probability.
+        end_id: A continuation is frozen once it has chosen this token.
+        pad_id: What fills a row after its end; by default the end token.
+
+    Returns:
+        Tokens `(B, W, L)`, lengths `(B, W)` and scores `(B, W)`, best first, as NumPy arrays.
+    """
+    if num_beams < 1:
+        raise InputError(f"`num_beams` must be at least 1. Received: num_beams={num_beams}")
+    tokens, lengths, prefill = _buffer(model, prompts, max_length, pad_id, end_id)
+    key = ("beam", tokens.shape, prefill, end_id, pad_id, num_beams, length_penalty)
+
+    def build():
+        loop = _beam_loop(model, num_beams, length_penalty, prefill, end_id, _filler(pad_id, end_id))
+        return compat.compiled(loop, model)
+
+    function = _cached(model, key, build)
+    out, ends, scores = function(ops.array(tokens), ops.array(lengths), ops.array(max_length, dtype="int32"))
+    return (
+        ops.convert_to_numpy(out)[:, :, :max_length],
+        ops.convert_to_numpy(ends),
+        ops.convert_to_numpy(scores),
+    )
+
+
+def _cached(model, key, build):
+    """Compiled functions live and die with their model."""
+    functions = vars(model).setdefault("_decoding_functions", {})
+    if key not in functions:
+        functions[key] = build()
+    return functions[key]
+
+
+def _filler(pad_id, end_id):
+    return pad_id if pad_id is not None else end_id if end_id is not None else 0
+
+
+def _buffer(model, prompts, max_length, pad_id, end_id):
+    """Prompts in one array of a bucketed width, their lengths, and how many positions all rows share."""
+    lengths = np.array([len(p) for p in prompts], dtype="int32")
+    if len(prompts) == 0 or lengths.min() == 0:
+        raise InputError(
+            f"Each prompt needs at least one token. Received: prompts of lengths {lengths.tolist()}"
+        )
+    if max_length < lengths.max():
+        raise InputError(
+            f"`max_length` counts the prompt too. Received: max_length={max_length}, a prompt of {lengths.max()} tokens"
+        )
+    limit = getattr(model, "max_length", None)
+    if limit is not None and max_length > limit:
+        raise InputError(f"This model has {limit} positions. Received: max_length={max_length}")
+    width = -(-max_length // 64) * 64  # another length of the same bucket needs no new compilation
+    width = width if limit is None else min(width, limit)
+    tokens = np.full((len(prompts), width), _filler(pad_id, end_id), dtype="int32")
+    for row, prompt in zip(tokens, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    return tokens, lengths, _prefill(int(lengths.min()))
+
+
+def _prefill(shortest):
+    """How much of the prompts goes in one pass: a power of two, or above 64 a multiple of 64; the loop takes the rest."""
+    return shortest // 64 * 64 if shortest >= 64 else 1 << (shortest.bit_length() - 1)
+
+
+def _sampling_loop(model, sampler, prefill, end_id, filler):
+    def run(tokens, lengths, limit, seeds):
+        batch, width = tokens.shape
+        state = model.init_state(batch, width)
+        logits, state = model.step(tokens[:, :prefill], state, 0)  # (B, V)
+        ends = ops.broadcast_to(limit, (batch,))
+        done = ops.zeros((batch,), dtype="bool")
+
+        def unfinished(index, tokens, logits, state, done, ends, seeds):
+            return ops.logical_and(index < limit, ops.logical_not(ops.all(done)))
+
+        def advance(index, tokens, logits, state, done, ends, seeds):
+            with keras.StatelessScope(zip(sampler.variables, seeds, strict=True)) as scope:
+                chosen = sampler.get_next_token(sampler.compute_probabilities(logits))  # (B,)
+            seeds = [scope.get_current_value(v) for v in sampler.variables]
+            given = index < lengths
+            chosen = ops.where(done, filler, ops.cast(chosen, "int32"))
+            chosen = ops.where(given, ops.take(tokens, index, axis=1), chosen)
+            tokens = ops.slice_update(tokens, (0, index), chosen[:, None])
+            if end_id is not None:
+                ended = ops.logical_and(ops.logical_not(ops.logical_or(given, done)), chosen == end_id)
+                ends = ops.where(ended, index + 1, ends)
+                done = ops.logical_or(done, ended)
+            logits, state = model.step(chosen[:, None], state, index)
+            return index + 1, tokens, logits, state, done, ends, seeds
+
+        start = (ops.array(prefill, dtype="int32"), tokens, logits, state, done, ends, seeds)
+        _, tokens, _, _, _, ends, _ = ops.while_loop(unfinished, advance, start)
+        return tokens, ends
+
+    return run
+
+
+def _beam_loop(model, beams, length_penalty, prefill, end_id, filler):
+    def run(tokens, lengths, limit):
+        batch, width = tokens.shape
+        rows = (
+            ops.arange(batch * beams, dtype="int32") // beams * beams
+        )  # first row of each row's group, (B W,)
+        tokens = ops.repeat(tokens, beams, axis=0)  # (B W, L)
+        lengths = ops.repeat(lengths[:, None], beams, axis=1)  # (B, W)
+        state = model.init_state(batch * beams, width)
+        logits, state = model.step(tokens[:, :prefill], state, 0)  # (B W, V)
+        vocab = logits.shape[-1]
+        # All beams of a row start alike, so only the first may be extended at first.
+        scores = ops.where(ops.arange(beams) == 0, 0.0, NEGATIVE) * ops.ones((batch, 1))  # (B, W)
+        done = ops.zeros((batch, beams), dtype="bool")
+        ends = ops.broadcast_to(limit, (batch, beams))
+        frozen = ops.where(
+            ops.arange(vocab) == filler, 0.0, NEGATIVE
+        )  # a finished beam goes on with padding, free
+
+        def unfinished(index, tokens, logits, state, scores, done, ends):
+            return ops.logical_and(index < limit, ops.logical_not(ops.all(done)))
+
+        def advance(index, tokens, logits, state, scores, done, ends):
+            logs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
+            logs = ops.where(done[..., None], frozen, ops.reshape(logs, (batch, beams, vocab)))  # (B, W, V)
+            total = ops.reshape(scores[..., None] + logs, (batch, beams * vocab))
+            best, flat = ops.top_k(total, beams)  # (B, W) each
+            given = index < lengths  # (B, W), alike within a row
+            parent = ops.where(given, ops.arange(beams, dtype="int32"), ops.cast(flat // vocab, "int32"))
+            old = ops.reshape(ops.take(tokens, index, axis=1), (batch, beams))
+            chosen = ops.where(given, old, ops.cast(flat % vocab, "int32"))
+            scores = ops.where(given, scores, ops.maximum(best, NEGATIVE))
+            done = ops.take_along_axis(done, parent, axis=1)
+            ends = ops.take_along_axis(ends, parent, axis=1)
+            if end_id is not None:
+                ended = ops.logical_and(ops.logical_not(ops.logical_or(given, done)), chosen == end_id)
+                ends = ops.where(ended, index + 1, ends)
+                done = ops.logical_or(done, ended)
+            source = rows + ops.reshape(parent, (-1,))  # (B W,)
+            tokens = ops.take(tokens, source, axis=0)
+            chosen = ops.reshape(chosen, (-1, 1))
+            tokens = ops.slice_update(tokens, (0, index), chosen)
+            state = keras.tree.map_structure(lambda leaf: ops.take(leaf, source, axis=0), state)
+            logits, state = model.step(chosen, state, index)
+            return index + 1, tokens, logits, state, scores, done, ends
+
+        start = (ops.array(prefill, dtype="int32"), tokens, logits, state, scores, done, ends)
+        _, tokens, _, _, scores, _, ends = ops.while_loop(unfinished, advance, start)
+        made = ops.cast(ops.maximum(ends - lengths, 1), "float32")
+        scores = scores / made**length_penalty
+        order = ops.argsort(-scores, axis=1)  # best first
+        tokens = ops.reshape(tokens, (batch, beams, width))
+        tokens = ops.take_along_axis(tokens, order[..., None], axis=1)
+        return tokens, ops.take_along_axis(ends, order, axis=1), ops.take_along_axis(scores, order, axis=1)
+
+    return run

@@ -1,0 +1,253 @@
+"""Stateless tensor functions on `keras.ops`.
+
+Shapes: B batch, T queries, S keys, H heads, K key/value heads, D width of a head, E width of a value.
+Masks are boolean, True = keep.
+"""
+
+import math
+
+from keras import ops
+
+# Softmax runs in float32, so this is finite there, and its exponential is exactly zero.
+NEGATIVE = -1e30
+
+
+def positions(length, index=0):
+    """The positions of `length` tokens that start at `index`, a scalar or one start per row.
+
+    Returns:
+        `(T,)` for a scalar start, `(B, T)` for one start per row.
+    """
+    offsets = ops.arange(length, dtype="int32")
+    if isinstance(index, int):
+        return offsets + index  # (T,)
+    index = ops.cast(index, "int32")
+    return offsets + (index if len(index.shape) == 0 else ops.expand_dims(index, -1))  # (T,) or (B, T)
+
+
+def visible(query_positions, key_positions, *, causal=True, window=None):
+    """Which key each query may see, by position.
+
+    Args:
+        query_positions: `(T,)` or `(B, T)`.
+        key_positions: `(S,)` or `(B, S)`; a negative position is never seen.
+        causal: Whether keys after the query are hidden.
+        window: How many positions up to and with its own a query sees; None for all. Without `causal`, also as many
+            to the other side.
+
+    Returns:
+        Boolean `(T, S)` or `(B, T, S)`.
+    """
+    distance = ops.expand_dims(query_positions, -1) - ops.expand_dims(key_positions, -2)
+    keep = ops.expand_dims(key_positions >= 0, -2)
+    if causal:
+        keep = ops.logical_and(keep, distance >= 0)
+    if window is not None:
+        keep = ops.logical_and(keep, ops.abs(distance) < window)
+    return ops.logical_and(keep, ops.ones_like(distance, dtype="bool"))
+
+
+def join_masks(*masks):
+    """The conjunction of masks `(B, S)`, `(T, S)` by position (rank 2, marked by a tuple) or `(B, T, S)`.
+
+    Args:
+        *masks: None, a key mask `(B, S)`, a full mask `(B, T, S)`, or `("pairs", (T, S))`.
+
+    Returns:
+        `(B or 1, 1, T or 1, S)`, or None where every mask is None.
+    """
+    joined = None
+    for mask in masks:
+        if mask is None:
+            continue
+        if isinstance(mask, tuple):
+            mask = mask[1][None] if len(mask[1].shape) == 2 else mask[1]  # (1 or B, T, S)
+        elif len(mask.shape) == 2:
+            mask = mask[:, None, :]  # (B, 1, S)
+        mask = ops.cast(mask[:, None], "bool")  # (B, 1, T or 1, S)
+        joined = mask if joined is None else ops.logical_and(joined, mask)
+    return joined
+
+
+def dot_scores(query, key, *, scale=1.0):
+    """`scale * q k` for queries `(B, T, H, D)` and keys `(B, S, K, D)`, H a multiple of K: `(B, H, T, S)`."""
+    heads, shared = query.shape[2], key.shape[2]
+    query = ops.transpose(query * scale, (0, 2, 1, 3))  # (B, H, T, D)
+    key = ops.transpose(key, (0, 2, 3, 1))  # (B, K, D, S)
+    return ops.matmul(query, _share(key, heads // shared))  # (B, H, T, S)
+
+
+def cosine_scores(query, key, *, scale=1.0):
+    """`scale * cos(q, k)`, shapes as in `dot_scores`."""
+    return dot_scores(ops.normalize(query, axis=-1), ops.normalize(key, axis=-1)) * scale
+
+
+def additive_scores(query, key, vector):
+    """`v tanh(q + k)` for one head: queries `(B, T, 1, D)`, keys `(B, S, 1, D)`, vector `(D,)`: `(B, 1, T, S)`."""
+    total = ops.tanh(ops.expand_dims(query[:, :, 0], 2) + ops.expand_dims(key[:, :, 0], 1))  # (B, T, S, D)
+    return ops.expand_dims(ops.sum(total * vector, axis=-1), 1)  # (B, 1, T, S)
+
+
+def _share(x, times):
+    """Lets each key/value head serve `times` query heads: `(B, K, ...)` to `(B, K * times, ...)`."""
+    return x if times == 1 else ops.repeat(x, times, axis=1)
+
+
+def weigh(scores, mask=None, bias=None):
+    """Softmax over the keys in float32: scores `(B, H, T, S)`, mask as from `join_masks`, bias `(H, T, S)` or 4-D."""
+    weights = ops.cast(scores, "float32")
+    if bias is not None:
+        weights = weights + ops.cast(bias, "float32")
+    if mask is not None:
+        weights = ops.where(mask, weights, NEGATIVE)
+    return ops.cast(ops.softmax(weights, axis=-1), scores.dtype)  # (B, H, T, S)
+
+
+def mean_by(weights, value):
+    """The mean of values `(B, S, K, E)` under weights `(B, H, T, S)`: `(B, T, H, E)`."""
+    value = ops.transpose(value, (0, 2, 1, 3))  # (B, K, S, E)
+    mean = ops.matmul(weights, _share(value, weights.shape[1] // value.shape[1]))  # (B, H, T, E)
+    return ops.transpose(mean, (0, 2, 1, 3))  # (B, T, H, E)
+
+
+def attention(
+    query, key, value, *, score="dot", vector=None, scale=None, mask=None, causal=False, window=None, bias=None,
+    return_weights=False,
+):  # fmt: skip
+    """Attention: the mean of the values, weighted by how relevant each key is to the query.
+
+    `Attention(Q, K, V) = softmax(score(Q, K)) V`, with the score a scaled dot product, a cosine, or additive:
+    `score = v tanh(q + k)`.
+
+    Args:
+        query: `(B, T, H, D)`.
+        key: `(B, S, K, D)`, H a multiple of K.
+        value: `(B, S, K, E)`.
+        score: `"dot"`, `"cosine"` or `"additive"`.
+        vector: The `v` of the additive score, `(D,)`; queries and keys have one head then.
+        scale: What the dot product or cosine is multiplied by; `1 / sqrt(D)` by default for `"dot"`, else 1.
+        mask: Boolean `(B, S)` or `(B, T, S)`, True = keep.
+        causal: Whether query `t` sees keys `<= t` only.
+        window: How many positions up to its own a query sees; None for all.
+        bias: Added to the scores, `(H, T, S)` or `(B, H, T, S)`.
+        return_weights: Whether to return the weights too.
+
+    Returns:
+        `(B, T, H, E)`; with `return_weights` a pair with the weights `(B, H, T, S)`.
+
+    Examples:
+        >>> from keras import ops
+        >>> from kerastf.functional import attention
+        >>> x = ops.ones((1, 3, 1, 4))
+        >>> mean, weights = attention(x, x, x, causal=True, return_weights=True)
+        >>> [round(float(w), 2) for w in weights[0, 0, 1]]
+        [0.5, 0.5, 0.0]
+    """
+    allowed = None
+    if causal or window is not None:
+        allowed = (
+            "pairs",
+            visible(positions(query.shape[1]), positions(key.shape[1]), causal=causal, window=window),
+        )
+    if score == "dot":
+        scores = dot_scores(query, key, scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    elif score == "cosine":
+        scores = cosine_scores(query, key, scale=1.0 if scale is None else scale)
+    elif score == "additive":
+        scores = additive_scores(query, key, vector)
+    else:
+        raise ValueError(f"`score` must be one of 'dot', 'cosine', 'additive'. Received: score={score!r}")
+    weights = weigh(scores, join_masks(mask, allowed), bias)
+    mean = mean_by(weights, value)
+    return (mean, weights) if return_weights else mean
+
+
+def sinusoids(where, dim, *, layout="interleaved", base=10000.0):
+    """The sinusoidal code of positions: `sin(p / base^(2i/C))` and `cos` of the same.
+
+    Args:
+        where: Positions of any shape.
+        dim: Width C of the code; even.
+        layout: `"interleaved"` (sin, cos, sin, cos, ...) or `"concatenated"` (all sines, then all cosines).
+        base: The longest wavelength is `2 pi base`.
+
+    Returns:
+        Float32, the shape of `where` and then C.
+    """
+    half = dim // 2
+    rates = ops.exp(ops.arange(half, dtype="float32") * (-2.0 * math.log(base) / dim))  # (C/2,)
+    angles = ops.expand_dims(ops.cast(where, "float32"), -1) * rates  # (..., C/2)
+    if layout == "interleaved":
+        pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)  # (..., C/2, 2)
+        return ops.reshape(pairs, (*ops.shape(angles)[:-1], dim))  # (..., C)
+    return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)  # (..., C)
+
+
+def rotate(x, where, *, base=10000.0):
+    """Turns each pair `(x_i, x_{i + D/2})` of a head by an angle that grows with its position.
+
+    Args:
+        x: `(B, T, H, D)`, D even.
+        where: Positions `(T,)` or `(B, T)`.
+        base: As in `sinusoids`.
+
+    Returns:
+        `(B, T, H, D)`.
+    """
+    code = ops.cast(sinusoids(where, x.shape[-1], layout="concatenated", base=base), x.dtype)  # ([B,] T, D)
+    sin, cos = ops.split(ops.expand_dims(code, -2), 2, axis=-1)  # ([B,] T, 1, D/2) each
+    left, right = ops.split(x, 2, axis=-1)  # (B, T, H, D/2) each
+    return ops.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)  # (B, T, H, D)
+
+
+def slopes(num_heads):
+    """ALiBi's slope of each head: a geometric series from `2^(-8/H)`; odd counts interleave the next power's."""
+    power = 2 ** math.floor(math.log2(num_heads))
+    first = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    rest = [2 ** (-4 * (2 * i + 1) / power) for i in range(num_heads - power)]
+    return first + rest
+
+
+def write(cache, new, index):
+    """Writes `new` `(B, T, ...)` into `cache` `(B, S, ...)` at position `index`, a scalar or one per row."""
+    new = ops.cast(new, cache.dtype)
+    if isinstance(index, int) or len(index.shape) == 0:
+        start = (0, index, *([0] * (len(cache.shape) - 2)))
+        return ops.slice_update(cache, start, new)
+    slots = ops.arange(cache.shape[1], dtype="int32")[None]  # (1, S)
+    return place(cache, new, slots - ops.cast(index, "int32")[:, None])
+
+
+def place(cache, new, source):
+    """Takes row `source` of `new` where that exists, and what `cache` holds elsewhere.
+
+    Args:
+        cache: `(B, S, ...)`.
+        new: `(B, T, ...)`.
+        source: Integers `(B or 1, S)`; outside of `[0, T)` the cache stays.
+    """
+    rest = [1] * (len(cache.shape) - 2)
+    length = new.shape[1]
+    inside = ops.logical_and(source >= 0, source < length)
+    source = ops.broadcast_to(ops.clip(source, 0, length - 1), ops.shape(cache)[:2])  # (B, S)
+    taken = ops.take_along_axis(new, ops.reshape(source, (*ops.shape(source), *rest)), axis=1)
+    inside = ops.reshape(inside, (*ops.shape(inside), *rest))
+    return ops.where(inside, ops.cast(taken, cache.dtype), cache)
+
+
+def last_kept(x, mask=None):
+    """Features of the last kept position of each row: `(B, T, C)` and mask `(B, T)` to `(B, C)`."""
+    if mask is None:
+        return x[:, -1]
+    count = ops.shape(mask)[1]
+    numbers = ops.where(mask, ops.arange(count, dtype="int32")[None], -1)
+    index = ops.maximum(ops.max(numbers, axis=1), 0)  # (B,)
+    return ops.squeeze(ops.take_along_axis(x, index[:, None, None], axis=1), axis=1)
+
+
+def mean_kept(x, mask=None):
+    """Mean over the kept positions: `(B, T, C)` and mask `(B, T)` to `(B, C)`; zeros where nothing is kept."""
+    if mask is None:
+        return ops.mean(x, axis=1)
+    weights = ops.cast(mask, x.dtype)[..., None]
+    return ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)

@@ -1,0 +1,257 @@
+"""What every model family shares: configuration, default loss, new heads, generation, saving."""
+
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerastf import checkpoint, config, decoding, registry, text
+from kerastf.errors import ConfigError, InputError
+
+
+class Model(keras.Model):
+    """A model of the registry. A family's constructor plans, builds its graph, then calls this one's.
+
+    Class attributes of a family:
+        slots: By kind: whether the slot takes one block per layer (True) or one in all (False).
+        needs: By kind: what its blocks must support.
+    """
+
+    slots: ClassVar[dict[str, bool]] = {}
+    needs: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    @classmethod
+    def complete(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Fills options that follow from others; called with options of the right types."""
+        return options
+
+    @classmethod
+    def problems(cls, options: dict[str, Any]) -> list[str]:
+        """What is wrong with the options beyond their types, one sentence each."""
+        return []
+
+    @classmethod
+    def facts(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """What blocks may take for parameters of the same names."""
+        return options
+
+    def __init__(self, inputs, outputs, *, plan: config.Plan, head, name=None):
+        super().__init__(inputs=inputs, outputs=outputs, name=name)
+        self.options = plan.options
+        self.head = head
+        self.tokenizer = text.from_config(plan.options.get("tokenizer"))
+        self.dtype_policy = keras.dtype_policies.get(plan.options["dtype"])
+        self._own_loss = True
+
+    # --- training
+
+    def compile(self, optimizer="adamw", loss=None, *, metrics=None, **kwargs):
+        """Keras's `compile`; without a `loss`, the head's own loss and metrics. Vectors are exempt from weight decay.
+
+        Args:
+            optimizer: A Keras optimizer or its name.
+            loss: A Keras loss; None for the head's.
+            metrics: Keras metrics; None for the head's, where the loss is the head's too.
+            **kwargs: As for `keras.Model.compile`.
+        """
+        self._own_loss = loss is None
+        if loss is None:
+            loss = self.head.default_loss()
+            if loss is None:
+                raise ConfigError(
+                    f"The head `{self.head.registry_entry.id}` has no loss of its own. Give one: compile(loss=...)"
+                )
+            metrics = self.head.default_metrics() if metrics is None else metrics
+        optimizer = keras.optimizers.get(optimizer)
+        if not optimizer.built:
+            vectors = [v for v in self.trainable_variables if len(v.shape) < 2]
+            optimizer.exclude_from_weight_decay(var_list=vectors)
+        super().compile(optimizer, loss=loss, metrics=[] if metrics is None else metrics, **kwargs)
+
+    def get_compile_config(self):
+        found = super().get_compile_config()
+        if found and self._own_loss:
+            found = {**found, "loss": None, "metrics": None}
+        return found
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    # --- configuration
+
+    def get_config(self):
+        return {**self.options, "name": self.name, "provenance": self.provenance}
+
+    @property
+    def provenance(self) -> dict[str, dict[str, str]]:
+        """By id: distribution and version of the family and of every block in a slot."""
+        entries = [type(self).registry_entry]
+        for kind in self.slots:
+            _, specs = config.expand_slot(kind, self.options[kind], self._depth(kind))
+            entries += [registry.find(kind, spec["name"]) for spec in specs]
+        return {
+            e.id: {"distribution": e.plugin.distribution, "version": e.plugin.version} if e.plugin
+            else {"distribution": "local", "version": ""}
+            for e in entries
+        }  # fmt: skip
+
+    def _depth(self, kind):
+        return self.options["num_layers"] if self.slots[kind] else None
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        with registry.claims(config.pop("provenance", {})):
+            return cls(**config)
+
+    def with_head(self, head, **options):
+        """A new model with another head; the body's weights are copied, nothing is shared.
+
+        Args:
+            head: Name of the head.
+            **options: Its options, such as `num_classes=2`.
+        """
+        given = {k: v for k, v in self.get_config().items() if k not in ("provenance", "name")}
+        new = type(self)(**{**given, "head": {"name": head, **options}})
+        old_head = {id(v) for v in self.head.variables}
+        old = {v.path: v for v in self.variables if id(v) not in old_head}
+        new_head = {id(v) for v in new.head.variables}
+        for variable in new.variables:
+            if id(variable) not in new_head:
+                variable.assign(old[variable.path])
+        return new
+
+    def save(self, filepath, overwrite=True, **kwargs):
+        """Keras's `save`; the file appears whole or not at all."""
+        if not str(filepath).endswith(".keras"):
+            raise InputError(f"A model is saved to a .keras file. Received: filepath={str(filepath)!r}")
+        with checkpoint.atomic(filepath) as temporary:
+            if not overwrite and checkpoint.Path(filepath).exists():
+                raise InputError(
+                    f"The file exists, and overwrite=False. Received: filepath={str(filepath)!r}"
+                )
+            super().save(temporary, overwrite=True, **kwargs)
+
+    # --- generation
+
+    def generate(
+        self, prompt, *, max_length=None, sampler="greedy", seed=None, num_beams=1, length_penalty=1.0, end_id=None
+    ):  # fmt: skip
+        """Continues a prompt.
+
+        Args:
+            prompt: A string or a list of strings (the model needs a tokenizer then), or tokens: one list, a list of
+                lists, or an array. Prompts may differ in length.
+            max_length: Length at which a row ends, prompt included; by default all positions of the model.
+            sampler: `"greedy"`, `"random"`, `"top_k"`, `"top_p"`, a plugin's, or a dict with name and options.
+            seed: The same seed gives the same tokens.
+            num_beams: More than one searches with that many beams instead of sampling.
+            length_penalty: How far beam search compares by mean (1) rather than by sum (0) of log-probabilities.
+            end_id: A row stops after this token; by default the tokenizer's end token.
+
+        Returns:
+            The prompt with its continuation, in the form of the prompt: a string, a list of strings, or tokens as a
+            NumPy array (`(T,)` for one list, else `(B, T)` filled up after the end).
+
+        Raises:
+            InputError: The model cannot decode, or the prompt does not fit it.
+        """
+        self._require_decoding()
+        rows, form = self._rows(prompt)
+        limit = self.options["max_length"] if max_length is None else max_length
+        end_id = self.tokenizer.end_id if end_id is None and self.tokenizer else end_id
+        shared = {"max_length": limit, "end_id": end_id, "pad_id": self.options["pad_id"]}
+        if num_beams > 1:
+            if sampler != "greedy" or seed is not None:
+                raise InputError(
+                    f"Beam search does not sample: give num_beams or a sampler. Received: num_beams={num_beams}, "
+                    f"sampler={sampler!r}, seed={seed}"
+                )
+            tokens, ends, _ = decoding.beam_search(
+                self, rows, num_beams=num_beams, length_penalty=length_penalty, **shared
+            )
+            tokens, ends = tokens[:, 0], ends[:, 0]
+        else:
+            tokens, ends = decoding.generate(self, rows, sampler=sampler, seed=seed, **shared)
+        if form == "tokens":
+            return tokens
+        if form == "row":
+            return tokens[0, : ends[0]]
+        texts = [self.tokenizer.decode(row[:end]) for row, end in zip(tokens, ends, strict=True)]
+        return texts[0] if form == "text" else texts
+
+    def next_tokens(self, prompt, k=3):
+        """The most likely next tokens after a prompt.
+
+        Args:
+            prompt: A string (the model needs a tokenizer then), or a list of tokens.
+            k: How many.
+
+        Returns:
+            A list of `(token, probability)`, likeliest first; the token as text where there is a tokenizer.
+        """
+        self._require_decoding()
+        rows, _ = self._rows(prompt)
+        logits = self(ops.array(rows[:1], dtype="int32"))[0, -1]
+        chances = ops.convert_to_numpy(ops.softmax(ops.cast(logits, "float32")))
+        best = np.argsort(-chances, kind="stable")[:k]
+        label = self.tokenizer.label if self.tokenizer else int
+        return [(label(int(n)), float(chances[n])) for n in best]
+
+    def _require_decoding(self):
+        lacking = []
+        if "decode" not in self.head.supports:
+            lacking.append(f"the head `{self.head.registry_entry.id}`")
+        _, blocks = config.expand_slot("attention", self.options["attention"], self._depth("attention"))
+        for id in dict.fromkeys(b["name"] for b in blocks):
+            if "decode" not in registry.resolve("attention", id).supports:
+                lacking.append(f"the attention `{id}`")
+        if lacking:
+            raise InputError(
+                f"This model cannot generate: {' and '.join(lacking)} cannot decode step by step."
+            )
+
+    def _rows(self, prompt):
+        """The prompt as a list of lists of tokens, and the form it came in."""
+        if isinstance(prompt, str) or (
+            isinstance(prompt, list | tuple) and any(isinstance(p, str) for p in prompt)
+        ):
+            if self.tokenizer is None:
+                raise InputError(
+                    "The model has no tokenizer, so a prompt is a list of tokens. Build it with tokenizer=... to use text. "
+                    f"Received: prompt={prompt!r}"
+                )
+            texts = [prompt] if isinstance(prompt, str) else list(prompt)
+            rows, form = (
+                [self.tokenizer.encode(t) for t in texts],
+                "text" if isinstance(prompt, str) else "texts",
+            )
+        else:
+            rows, form = _token_rows(prompt)
+        if not rows or any(len(r) == 0 for r in rows):
+            raise InputError(f"Each prompt needs at least one token. Received: prompt={prompt!r}")
+        size = self.options["vocab_size"]
+        for row in rows:
+            wrong = [n for n in row if not 0 <= n < size]
+            if wrong:
+                raise InputError(f"Tokens must be in [0, {size}). Received: {wrong[0]}")
+        return rows, form
+
+
+def _token_rows(prompt):
+    try:
+        ragged = [np.asarray(p) for p in prompt]
+    except TypeError:
+        raise InputError(
+            f"A prompt is a string, a list of strings, or tokens. Received: prompt={prompt!r}"
+        ) from None
+    if any(a.dtype.kind not in "iu" for a in ragged if a.size):
+        raise InputError(f"Tokens are integers. Received: prompt={prompt!r}")
+    if ragged and all(a.ndim == 0 for a in ragged):
+        return [[int(n) for n in ragged]], "row"
+    if any(a.ndim != 1 for a in ragged):
+        raise InputError(f"Tokens are one list, or a list of lists. Received: prompt={prompt!r}")
+    return [a.tolist() for a in ragged], "tokens"

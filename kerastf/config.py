@@ -436,7 +436,7 @@ def _check_given(blocks: Mapping[str, list[dict[str, Any]]], problems: Problems)
 def _fill(
     cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, Any]]], problems: Problems
 ) -> None:
-    facts = {k: v for k, v in cls.facts(options).items() if v is not None}
+    facts = {k: v for k, v in cls.facts(options).items() if v is not None and k not in cls.slots}
     needs = {kind: set(flags) for kind, flags in cls.needs.items()}
     if "position" in blocks and "attention" in blocks:
         position = blocks["position"][0]

@@ -94,19 +94,21 @@ def _share(x, times):
 
 
 def weigh(scores, mask=None, bias=None):
-    """Softmax over the keys in float32: scores `(B, H, T, S)`, mask as from `join_masks`, bias `(H, T, S)` or 4-D."""
+    """Softmax over the keys, in float32: scores `(B, H, T, S)`, mask as from `join_masks`, bias `(H, T, S)` or 4-D."""
     weights = ops.cast(scores, "float32")
     if bias is not None:
         weights = weights + ops.cast(bias, "float32")
     if mask is not None:
         weights = ops.where(mask, weights, NEGATIVE)
-    return ops.cast(ops.softmax(weights, axis=-1), scores.dtype)  # (B, H, T, S)
+    if weights.shape[-1] == 1:  # one key has all the weight; Keras warns of a softmax over one
+        return ops.ones_like(weights)
+    return ops.softmax(weights, axis=-1)  # (B, H, T, S)
 
 
 def mean_by(weights, value):
     """The mean of values `(B, S, K, E)` under weights `(B, H, T, S)`: `(B, T, H, E)`."""
     value = ops.transpose(value, (0, 2, 1, 3))  # (B, K, S, E)
-    mean = ops.matmul(weights, _share(value, weights.shape[1] // value.shape[1]))  # (B, H, T, E)
+    mean = ops.matmul(ops.cast(weights, value.dtype), _share(value, weights.shape[1] // value.shape[1]))  # (B, H, T, E)
     return ops.transpose(mean, (0, 2, 1, 3))  # (B, T, H, E)
 
 

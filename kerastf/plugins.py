@@ -25,7 +25,6 @@ from kerastf.errors import PluginError
 
 KINDS = (
     "model", "attention", "norm", "feedforward", "position", "embedding", "cell", "head", "sampler",
-    "converter",
 )  # fmt: skip
 BUILT_IN = ""
 LOCAL = "local"

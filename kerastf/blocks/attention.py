@@ -509,7 +509,8 @@ class Luong(Unprojected):
         return context[:, :, None], context[:, :, None]  # (B, S, 1, D) twice
 
     def scores_of(self, q, k):
-        return functional.dot_scores(q, k)  # (B, 1, T, S)
+        # Nothing scales these scores down, so float16 would overflow.
+        return functional.dot_scores(ops.cast(q, "float32"), ops.cast(k, "float32"))  # (B, 1, T, S)
 
     def get_config(self):
         return {**super().get_config(), "score": self.score}

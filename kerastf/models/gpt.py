@@ -189,7 +189,7 @@ class GPT(Model):
             The logits `(B, V)` of the token after the last, and the next state.
         """
         x = self.embedding(tokens)  # (B, T, C)
-        x = self.position(x, index) if self.position else x
+        x = self.position(x, index=index) if self.position else x
         states = []
         for layer, old in zip(self.blocks, state, strict=True):
             x, new = layer.step(x, old, index)  # (B, T, C)

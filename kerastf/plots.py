@@ -1,0 +1,90 @@
+"""Pictures. matplotlib is imported when a picture is drawn: `pip install kerastf[plots]`."""
+
+from pathlib import Path
+
+import numpy as np
+
+from kerastf.checkpoint import atomic
+from kerastf.errors import InputError
+
+
+def _pyplot():
+    try:
+        import matplotlib
+    except ImportError:
+        raise ImportError("Pictures need matplotlib: pip install 'kerastf[plots]'") from None
+    matplotlib.use("Agg", force=False)
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def attention_map(weights, queries, keys=None, *, path=None, title="Attention"):
+    """Draws attention weights as heat maps, one per head, with the tokens on both axes.
+
+    Args:
+        weights: `(T, S)` for one map, or `(H, T, S)` for one per head.
+        queries: The T tokens that attend, as text; they stand on the vertical axis.
+        keys: The S tokens attended to; by default the queries.
+        path: Where to write a PNG, or None.
+        title: Stands above.
+
+    Returns:
+        The matplotlib figure.
+    """
+    weights = np.asarray(weights, dtype="float32")
+    weights = weights[None] if weights.ndim == 2 else weights
+    keys = queries if keys is None else keys
+    if weights.ndim != 3 or weights.shape[1:] != (len(queries), len(keys)):
+        raise InputError(
+            f"`weights` must be (T, S) or (H, T, S) for {len(queries)} queries and {len(keys)} keys. "
+            f"Received: shape {weights.shape}"
+        )
+    pyplot = _pyplot()
+    heads = weights.shape[0]
+    columns = min(heads, 4)
+    rows = -(-heads // columns)
+    side = max(2.6, 0.2 * max(len(queries), len(keys)))
+    figure, axes = pyplot.subplots(
+        rows, columns, figsize=(side * columns + 1, side * rows + 0.7), squeeze=False, layout="constrained"
+    )
+    for head, axis in enumerate(axes.flat):
+        if head >= heads:
+            axis.axis("off")
+            continue
+        picture = axis.imshow(weights[head], vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        axis.set_xticks(range(len(keys)), [visible(k) for k in keys], fontsize=7, family="monospace")
+        axis.set_yticks(range(len(queries)), [visible(q) for q in queries], fontsize=7, family="monospace")
+        axis.set_xlabel("looks at")
+        axis.set_ylabel("position" if head % columns == 0 else "")
+        if heads > 1:
+            axis.set_title(f"head {head}", fontsize=9)
+    figure.colorbar(picture, ax=axes, shrink=0.8, label="weight")
+    figure.suptitle(title)
+    return _finish(figure, path)
+
+
+def curve(history, *, path=None, title="Training"):
+    """Draws one line per metric of a `History.history` over the epochs."""
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    for name, values in history.items():
+        axis.plot(range(1, len(values) + 1), values, marker="o", label=name)
+    axis.set(xlabel="epoch", title=title)
+    axis.grid(alpha=0.3)
+    axis.legend()
+    return _finish(figure, path)
+
+
+def _finish(figure, path):
+    if path is not None:
+        with atomic(Path(path)) as temporary:
+            figure.savefig(temporary, dpi=130)
+        _pyplot().close(figure)
+    return figure
+
+
+def visible(token):
+    """A token that can be seen: white space becomes a sign, what matplotlib would read as mathematics is escaped."""
+    text = str(token).replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
+    return text.replace("$", r"\$")

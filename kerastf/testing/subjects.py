@@ -1,0 +1,139 @@
+"""What a contract is checked on: how to make a block or model of each kind, feed it and call it.
+
+Shapes: B batch, T time, C channels.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerastf import config, registry
+
+DIM = 16
+LENGTH = 6
+BATCH = 3
+KINDS = ("attention", "norm", "feedforward", "position", "embedding", "cell", "head")
+SEQUENCE_KINDS = ("attention", "norm", "feedforward")
+
+
+class Subject:
+    """A registered class with the options it is checked with."""
+
+    def __init__(self, kind, id, options):
+        self.kind = kind
+        self.cls = registry.resolve(kind, id)
+        self.entry = registry.entry_of(kind, self.cls)
+        self.id = self.entry.id
+        self.options = {**self.entry.manifest.get("example", {}), **options}
+        self.supports = frozenset(getattr(self.cls, "supports", ()))
+
+    def new(self, **extra):
+        """A fresh object, not built."""
+        return self.cls(**self.options, **extra)
+
+
+class BlockSubject(Subject):
+    """A layer of one of the block kinds."""
+
+    def inputs(self, batch=BATCH, length=LENGTH, seed=0):
+        """Arguments for a call, by name, as NumPy arrays."""
+        rng = np.random.default_rng(seed)
+        if self.kind == "embedding":
+            size = self.options.get("vocab_size", 11)
+            return {"tokens": rng.integers(0, size, (batch, length)).astype("int32")}
+        if self.kind == "cell":
+            return {"x": rng.normal(size=(batch, DIM)).astype("float32")}
+        if self.kind == "position" and "rotation" in self.supports:
+            x = rng.normal(size=(batch, length, 4, DIM)).astype("float32")
+            return {"x": x, "where": np.arange(length, dtype="int32")}
+        if self.kind == "position" and "bias" in self.supports:
+            where = np.arange(length, dtype="int32")
+            return {"query_positions": where, "key_positions": where}
+        return {"x": rng.normal(size=(batch, length, DIM)).astype("float32")}
+
+    def call(self, layer, inputs, training=False, **kwargs):
+        """The layer's output."""
+        values = [v if keras.backend.is_keras_tensor(v) else ops.convert_to_tensor(v) for v in inputs.values()]
+        if self.kind == "cell":
+            states = [ops.zeros((values[0].shape[0], n)) for n in keras.tree.flatten(layer.state_size)]
+            return layer(values[0], states, training=training)[0]
+        if "training" in _parameters(layer.call):
+            kwargs["training"] = training
+        return layer(*values, **kwargs)
+
+    def make(self, seed=1, dtype=None, length=LENGTH, with_context=False):
+        """A built block with weights that are neither zeros nor ones, so that each of them matters."""
+        layer = self.new() if dtype is None else self.new(dtype=dtype)
+        inputs = self.inputs(length=length)
+        if with_context:
+            layer(inputs["x"], ops.convert_to_tensor(self.context()))
+        else:
+            self.call(layer, inputs)
+        shake(layer, seed)
+        return layer
+
+    def context(self, batch=BATCH, length=5, seed=9):
+        return np.random.default_rng(seed).normal(size=(batch, length, DIM)).astype("float32")
+
+    def symbolic(self, inputs):
+        """Keras tensors shaped like the inputs, batch and time unknown where the layer has both."""
+        free = {"x": (None, None), "tokens": (None, None)}
+        if self.kind == "cell":
+            free = {"x": (None,)}
+        return {
+            name: keras.KerasTensor((*free.get(name, ()), *a.shape[len(free.get(name, ())) :]), dtype=str(a.dtype))
+            for name, a in inputs.items()
+        }
+
+
+class ModelSubject(Subject):
+    """A model family with a small configuration."""
+
+    def __init__(self, id, options):
+        super().__init__("model", id, options)
+        preset = registry.split_id(id)[2]
+        if preset:
+            self.options = {**registry.presets(self.entry)[preset], **options}
+
+    def make(self, seed=1, dtype=None, **extra):
+        options = {**self.options, **({"dtype": dtype} if dtype else {}), **extra}
+        model = config.create_model(self.entry.id, **options)
+        shake(model, seed)
+        return model
+
+    def inputs(self, batch=BATCH, length=LENGTH, seed=0):
+        rng = np.random.default_rng(seed)
+        return {"tokens": rng.integers(1, self.options["vocab_size"], (batch, length)).astype("int32")}
+
+    def call(self, model, inputs, training=False):
+        return model(ops.convert_to_tensor(inputs["tokens"]), training=training)
+
+
+def shake(layer, seed):
+    """Adds noise to every weight."""
+    rng = np.random.default_rng(seed)
+    for variable in layer.trainable_variables:
+        noise = rng.normal(scale=0.2, size=variable.shape).astype("float32")
+        variable.assign(ops.cast(ops.convert_to_numpy(variable) + noise, variable.dtype))
+
+
+def numpy(x):
+    """A tensor as a float32 or integer NumPy array."""
+    x = ops.convert_to_tensor(x)
+    if keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype)):
+        x = ops.cast(x, "float32")
+    return ops.convert_to_numpy(x)
+
+
+def difference(a, b):
+    """The largest difference of two arrays; infinite where the shapes or finiteness differ."""
+    a, b = numpy(a), numpy(b)
+    if a.shape != b.shape or not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return float("inf")
+    return float(np.max(np.abs(a - b), initial=0.0))
+
+
+def _parameters(function):
+    import inspect
+
+    return inspect.signature(function).parameters

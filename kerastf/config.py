@@ -107,13 +107,14 @@ def create_model(id: str, *, config: "str | Path | Mapping[str, Any] | None" = N
         87600
     """
     entry = registry.find("model", id)
-    merged = {**_preset(entry, id), **read_config(config), **options}
+    merged = {**preset_of(entry, id), **read_config(config), **options}
     cls = registry.resolve("model", entry.id)
     plan(cls, merged, subject=id)
     return cls(**merged)
 
 
-def _preset(entry: Any, id: str) -> dict[str, Any]:
+def preset_of(entry: Any, id: str) -> dict[str, Any]:
+    """The options of the preset that an id names; none where it names none."""
     preset = registry.split_id(id)[2]
     if preset is None:
         return {}
@@ -222,7 +223,7 @@ def check_options(cls: type, given: Mapping[str, Any], subject: str, problems: P
 
 def mismatch(value: Any, hint: Any) -> str:
     """What an annotation expects, in words, where the value is something else; empty where it fits."""
-    return "" if _fits(value, hint) else _describe(hint)
+    return "" if _fits(value, hint) else describe_type(hint)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -247,17 +248,20 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, wanted) if isinstance(wanted, type) else True
 
 
-def _describe(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
+    """An annotation in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_describe(a) for a in arguments)
+        return " or ".join(describe_type(a) for a in arguments)
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(a) for a in arguments)
     if origin in (list, tuple):
-        return "a list of " + _describe(arguments[0]).removeprefix("an ").removeprefix("a ") + "s"
+        return "a list of " + describe_type(arguments[0]).removeprefix("an ").removeprefix("a ") + "s"
     words = {int: "an integer", float: "a number", str: "a string", bool: "True or False", dict: "a dict"}
     if hint is None or hint is type(None):
         return "None"
+    if hint is Any:
+        return "anything"
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 

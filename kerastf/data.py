@@ -49,7 +49,7 @@ def corpus(size=200_000, *, seed=0):
     Examples:
         >>> from kerastf import data
         >>> data.corpus(60, seed=1)
-        'one and one make two.\\nthe gardener brings a rose to the gar'
+        'five and one make six.\\nis the house red? yes, it is red.\\ncou'
     """
     if size < 1:
         raise InputError(f"`size` must be at least 1. Received: size={size}")

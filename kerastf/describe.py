@@ -76,12 +76,12 @@ def info(id: str, kind: str | None = None) -> Info:
         papers
           Zhang and Sennrich, 2019: https://arxiv.org/abs/1910.07467
     """
-    entry = _find(id, kind)
+    entry = find(id, kind)
     cls = registry.resolve(entry.kind, entry.id)
     wanted = registry.split_id(id)[2]
     presets = registry.presets(entry)
     if wanted is not None:
-        presets = {wanted: config._preset(entry, id)}
+        presets = {wanted: config.preset_of(entry, id)}
     return Info(
         id=entry.id,
         kind=entry.kind,
@@ -95,7 +95,8 @@ def info(id: str, kind: str | None = None) -> Info:
     )
 
 
-def _find(id: str, kind: str | None) -> Any:
+def find(id: str, kind: str | None) -> Any:
+    """The entry of an id whose kind may be left open."""
     if kind is not None:
         return registry.find(kind, id)
     namespace, name, _ = registry.split_id(id)
@@ -117,10 +118,12 @@ def _options(cls: type) -> dict[str, str]:
     slots = getattr(cls, "slots", {})
     found = {}
     for name, parameter in config.options_of(cls).items():
-        text = f"a {name} block" if name in slots else config._describe(hints.get(name, Any))
+        text = f"slot: one {name} block" if name in slots else config.describe_type(hints.get(name, Any))
+        if slots.get(name):
+            text += " per layer"
         if parameter.default is not parameter.empty:
             text += f", {parameter.default!r} by default"
-        found[name] = text.replace("typing.", "")
+        found[name] = text
     return found
 
 

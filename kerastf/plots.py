@@ -56,7 +56,7 @@ def attention_map(weights, queries, keys=None, *, path=None, title="Attention"):
         axis.set_xticks(range(len(keys)), [visible(k) for k in keys], fontsize=7, family="monospace")
         axis.set_yticks(range(len(queries)), [visible(q) for q in queries], fontsize=7, family="monospace")
         axis.set_xlabel("looks at")
-        axis.set_ylabel("position" if head % columns == 0 else "")
+        axis.set_ylabel("token" if head % columns == 0 else "")
         if heads > 1:
             axis.set_title(f"head {head}", fontsize=9)
     figure.colorbar(picture, ax=axes, shrink=0.8, label="weight")

@@ -71,7 +71,7 @@ class GPT(Model):
         epsilon: float = 1e-5, norm_order: Literal["pre", "post"] = "pre", initializer_std: float = 0.02,
         pad_id: int | None = None, attention: Any = "multi_head", norm: Any = "layer", feedforward: Any = "mlp",
         position: Any = "learned", embedding: Any = "token", head: Any = "language_model",
-        tokenizer: Any = None, dtype: str | None = None, name: str | None = None,
+        tokenizer: text.Tokenizer | dict | str | None = None, dtype: str | None = None, name: str | None = None,
     ):  # fmt: skip
         plan = config.plan(
             type(self), {k: v for k, v in locals().items() if k in config.options_of(type(self))}

@@ -1,0 +1,48 @@
+# `make demo` and `make test` need only Python 3.11+ and a package index: they make their own environment.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow test-peers lint format docs clean
+
+help:  ## What each target does
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/installed: pyproject.toml $(wildcard plugins/*/pyproject.toml)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kerastf needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[dev,plots]' $(foreach p,$(dir $(wildcard plugins/*/pyproject.toml)),-e $(p))
+	touch $@
+
+demo: $(VENV)/installed  ## Train a small GPT on embedded text, sample, save, load, draw
+	$(BIN)/kerastf demo
+
+test: lint  ## The fast suite
+	$(BIN)/python -m pytest -m 'not slow and not peers'
+
+test-slow: $(VENV)/installed  ## Long trainings
+	$(BIN)/python -m pytest -m slow
+
+test-peers: $(VENV)/installed  ## Beside Hugging Face and PyTorch, in an environment of their own
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/python -m pip install --quiet -e '.[dev,peers]'
+	$(VENV)-peers/bin/python -m pytest -m peers
+
+lint: $(VENV)/installed  ## ruff and the type checker
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed  ## Put the code into form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/installed  ## Build the site, strictly
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) $(VENV)-peers site demo build dist *.egg-info

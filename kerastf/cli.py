@@ -1,0 +1,196 @@
+"""The command line: list, info, plugins, inspect, check, generate, demo."""
+
+import argparse
+import os
+import sys
+
+from kerastf import __version__, plugins, registry
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; returns the exit status: 0 well, 1 a check failed, 2 an error of the user's."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        return options.run(options) or 0
+    except (ValueError, LookupError, ImportError, OSError) as error:
+        print(f"kerastf: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of a pipe had enough
+        return 0
+    except KeyboardInterrupt:
+        print("kerastf: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kerastf", description="A zoo of Keras models in which any block can be swapped by name.",
+        epilog="kerastf COMMAND --help explains a command.",
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"kerastf {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name, run, help, **kwargs):
+        command = commands.add_parser(name, help=help, description=help, **kwargs)
+        command.set_defaults(run=run)
+        return command
+
+    command = add("list", _list, "List models and blocks. Imports nothing.")
+    command.add_argument("pattern", nargs="?", default="*", help="shell pattern for the id, such as 'gpt*'")
+    command.add_argument("--kind", help=f"only this kind: {', '.join(plugins.KINDS)}")
+
+    command = add("info", _info, "Describe a block or model: options, presets, parameters, origin, paper.")
+    command.add_argument("id", help="such as gpt, gpt.nano or multi_head")
+    command.add_argument("--kind", help="its kind, where several kinds have that name")
+
+    command = add("plugins", _plugins, "Show the installed plugins, their state and what they offer.")
+    command.add_argument("-v", "--verbose", action="store_true", help="load each and show the kept tracebacks")
+
+    command = add("inspect", _inspect, "Show what a saved model is, without TensorFlow and without its plugins.")
+    command.add_argument("file", help="a .keras file")
+    command.add_argument("--weights", action="store_true", help="list every weight with its shape")
+
+    command = add("check", _check, "Prove a block or model correct by the contract of its kind.")
+    command.add_argument("id", help="such as multi_head, gpt or linear_attention/linear")
+    command.add_argument("--kind", help="its kind, where several kinds have that name")
+    command.add_argument("--full", action="store_true", help="also XLA and a new process")
+
+    command = add("generate", _generate, "Continue a prompt with a saved model.")
+    command.add_argument("file", help="a .keras file that holds a tokenizer")
+    command.add_argument("--prompt", required=True, help="the text to continue")
+    command.add_argument("--max-length", type=int, help="length in tokens at which to stop, prompt included")
+    command.add_argument("--sampler", default="greedy", help="greedy, random, top_k, top_p or a plugin's (greedy)")
+    command.add_argument("--temperature", type=float, help="for samplers that draw: below 1 is bolder")
+    command.add_argument("--seed", type=int, help="the same seed gives the same text")
+    command.add_argument("--beams", type=int, default=1, help="search with this many beams instead (1)")
+    command.add_argument("--plugins", default="all", help="plugins the file may use: all, none, or ns,ns (all)")
+
+    command = add("demo", _demo, "Train a small GPT on embedded text, sample, save, load, draw. About two minutes.")
+    command.add_argument("--out", default="demo", help="folder for the model and the picture (demo)")
+    command.add_argument("--steps", type=int, default=900, help="training steps (900)")
+    return parser
+
+
+def _list(options):
+    if options.kind:
+        registry.require_kind(options.kind)
+    shown = 0
+    for kind in plugins.KINDS:
+        if options.kind not in (None, kind):
+            continue
+        if kind == "model":
+            ids = registry.list_models(options.pattern)
+        else:
+            ids = registry.list_blocks(options.pattern, kind)
+        shown += len(ids)
+        summaries = {e.id: e.manifest.get("summary", "") for e in registry.entries(kind)}
+        if ids:
+            print(f"{kind}")
+        for id in ids:
+            text = summaries.get(id, "") or _sizes(id)
+            print(f"  {id:<28} {text}".rstrip())
+    if not shown:
+        where = f" of kind {options.kind}" if options.kind else ""
+        print(f"Nothing{where} matches {options.pattern!r}. Without a pattern, everything is listed.", file=sys.stderr)
+    return 0 if shown else 2
+
+
+def _sizes(id):
+    family, _, preset = id.rpartition(".")
+    options = registry.presets(registry.find("model", family)).get(preset, {}) if family else {}
+    return ", ".join(f"{k}={v}" for k, v in options.items())
+
+
+def _info(options):
+    from kerastf.describe import info
+
+    print(info(options.id, options.kind))
+
+
+def _plugins(options):
+    found = [p for p in plugins.discover().values() if p.namespace]
+    if options.verbose:
+        for plugin in found:
+            for entry in plugin.entries:
+                try:
+                    entry.load()
+                except ImportError:
+                    pass  # shown below, from what was kept
+    if not found:
+        print("No plugins are installed. A plugin is a package with entry points in groups such as kerastf.attention.")
+    for plugin in found:
+        print(f"{plugin.namespace:<20} {plugin.state:<13} {plugin.distribution} {plugin.version}")
+        print("  offers " + (", ".join(f"{e.kind} {e.id}" for e in plugin.entries) or "nothing usable"))
+        if plugin.incompatibility:
+            print(f"  {plugin.incompatibility}")
+        for problem in plugin.problems:
+            print(f"  problem: {problem}")
+        if options.verbose:
+            print(f"  loaded in {plugin.load_seconds:.2f} s")
+            for module, text in plugin.tracebacks.items():
+                print(f"  {module} fails to import:\n" + "\n".join(f"    {line}" for line in text.splitlines()))
+    return 0
+
+
+def _inspect(options):
+    from kerastf.checkpoint import inspect
+
+    saved = inspect(options.file)
+    print(saved)
+    if options.weights:
+        print()
+        for name, shape in saved.weights.items():
+            print(f"  {name}  {shape}")
+
+
+def _check(options):
+    from kerastf import testing
+    from kerastf.describe import find
+
+    entry = find(options.id, options.kind)
+    _quiet()
+    level = "full" if options.full else "quick"
+    try:
+        if entry.kind == "model":
+            report = testing.check_model(options.id, level=level)
+        else:
+            report = testing.check_block(entry.kind, entry.id, level=level)
+    except testing.ContractError as error:
+        print(error.report)
+        for verdict in error.report.verdicts:
+            if verdict.details:
+                print(f"\n{verdict.name}:\n{verdict.details}")
+        return 1
+    print(report)
+
+
+def _generate(options):
+    from kerastf.checkpoint import load_model
+
+    allowed = options.plugins if options.plugins in ("all", "none") else options.plugins.split(",")
+    model = load_model(options.file, plugins=allowed, compile=False)
+    sampler = {"name": options.sampler}
+    if options.temperature is not None:
+        sampler["temperature"] = options.temperature
+    plain = options.sampler if len(sampler) == 1 else sampler
+    print(
+        model.generate(
+            options.prompt, max_length=options.max_length, sampler=plain, seed=options.seed, num_beams=options.beams
+        )
+    )
+
+
+def _demo(options):
+    from kerastf.demo import run
+
+    _quiet()
+    return run(options.out, options.steps)
+
+
+def _quiet():
+    """TensorFlow's advice on retracing is not for users of a command."""
+    import logging
+
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)

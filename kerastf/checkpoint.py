@@ -1,4 +1,4 @@
-"""Saved models: load them safely, look into them without TensorFlow and without their plugins, write them atomically."""
+"""Saved models: load them safely, look into them without TensorFlow or their plugins, write them atomically."""
 
 import contextlib
 import json
@@ -112,9 +112,7 @@ def _open(path: Path) -> Iterator[zipfile.ZipFile]:
     if not path.exists():
         raise FileFormatError(f"There is no file {path}. Received: path={str(path)!r}")
     if path.is_dir():
-        raise FileFormatError(
-            f"{path} is a folder; a saved model is one .keras file. Received: path={str(path)!r}"
-        )
+        raise FileFormatError(f"{path} is a folder; a saved model is one .keras file. Received: path={str(path)!r}")
     try:
         with zipfile.ZipFile(path) as archive:
             _check_members(archive, path)
@@ -130,9 +128,7 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     names = [m.filename for m in archive.infolist()]
     for name in names:
         if name.startswith(("/", "\\")) or ".." in Path(name).parts or ":" in name:
-            raise FileFormatError(
-                f"{path.name} holds a member that would leave its folder: {name!r}. It is refused."
-            )
+            raise FileFormatError(f"{path.name} holds a member that would leave its folder: {name!r}. It is refused.")
         if name not in MEMBERS and not name.startswith("assets/"):
             raise FileFormatError(f"{path.name} holds an unexpected member: {name!r}. It is refused.")
     missing = [m for m in MEMBERS if m not in names]
@@ -166,11 +162,7 @@ def _weight_shapes(archive: zipfile.ZipFile, path: Path) -> dict[str, tuple[int,
     found: dict[str, tuple[int, ...]] = {}
 
     def note(name: str, item: Any) -> None:
-        if (
-            isinstance(item, h5py.Dataset)
-            and not name.startswith(("optimizer", "_"))
-            and "seed_generator" not in name
-        ):
+        if isinstance(item, h5py.Dataset) and not name.startswith(("optimizer", "_")) and "seed_generator" not in name:
             found[name.replace("/vars/", "/")] = tuple(item.shape)
 
     try:

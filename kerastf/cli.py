@@ -1,6 +1,7 @@
 """The command line: list, info, plugins, inspect, check, generate, demo."""
 
 import argparse
+import contextlib
 import os
 import sys
 
@@ -80,10 +81,8 @@ def _list(options):
     for kind in plugins.KINDS:
         if options.kind not in (None, kind):
             continue
-        if kind == "model":
-            ids = registry.list_models(options.pattern)
-        else:
-            ids = registry.list_blocks(options.pattern, kind)
+        models = kind == "model"
+        ids = registry.list_models(options.pattern) if models else registry.list_blocks(options.pattern, kind)
         shown += len(ids)
         summaries = {e.id: e.manifest.get("summary", "") for e in registry.entries(kind)}
         if ids:
@@ -114,10 +113,8 @@ def _plugins(options):
     if options.verbose:
         for plugin in found:
             for entry in plugin.entries:
-                try:
+                with contextlib.suppress(ImportError):  # shown below, from what was kept
                     entry.load()
-                except ImportError:
-                    pass  # shown below, from what was kept
     if not found:
         print("No plugins are installed. A plugin is a package with entry points in groups such as kerastf.attention.")
     for plugin in found:

@@ -104,7 +104,7 @@ def create_model(id: str, *, config: "str | Path | Mapping[str, Any] | None" = N
         >>> import kerastf
         >>> model = kerastf.create_model("gpt.nano", vocab_size=65, max_length=32, position="rotary", norm="rms")
         >>> model.count_params()
-        87600
+        87696
     """
     entry = registry.find("model", id)
     merged = {**preset_of(entry, id), **read_config(config), **options}
@@ -178,9 +178,7 @@ def create_block(kind: str, block: "str | Mapping[str, Any] | type", **facts: An
     return cls(**given)
 
 
-def block_from(
-    kind: str, block: "str | Mapping[str, Any] | type", facts: Mapping[str, Any], **layer: Any
-) -> Any:
+def block_from(kind: str, block: "str | Mapping[str, Any] | type", facts: Mapping[str, Any], **layer: Any) -> Any:
     """Builds a block whose parameters take the `facts` of the same names, as far as `block` does not set them.
 
     Args:
@@ -190,9 +188,7 @@ def block_from(
         **layer: `name`, `dtype`: given to the layer as they are.
     """
     known = options_of(registry.resolve(kind, block_spec(kind, block)["name"]))
-    return create_block(
-        kind, block, **{k: v for k, v in facts.items() if k in known and v is not None}, **layer
-    )
+    return create_block(kind, block, **{k: v for k, v in facts.items() if k in known and v is not None}, **layer)
 
 
 def options_of(cls: type) -> dict[str, inspect.Parameter]:
@@ -205,19 +201,19 @@ def check_options(cls: type, given: Mapping[str, Any], subject: str, problems: P
     """Notes unknown options, wrong types and missing values of one constructor call."""
     known = options_of(cls)
     hints = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
+    suggested: set[str] = set()
     for name, value in given.items():
         if name in known:
             expected = mismatch(value, hints.get(name, Any))
             if expected:
                 problems.add(f"{subject}: `{name}` must be {expected}. Received: {name}={value!r}")
         elif name not in LAYER_OPTIONS:
-            close = did_you_mean(n for n in nearest(name, known, FOREIGN_OPTIONS) if n in known)
-            problems.add(
-                f"{subject} has no option `{name}`.{close} Options: {', '.join(known) or 'none'}."
-                f" Received: {name}={_short(value)}"
-            )
+            close = [n for n in nearest(name, known, FOREIGN_OPTIONS) if n in known]
+            suggested.update(close)
+            rest = did_you_mean(close) or f" Options: {', '.join(known) or 'none'}."
+            problems.add(f"{subject} has no option `{name}`.{rest} Received: {name}={_short(value)}")
     for name, parameter in known.items():
-        if parameter.default is parameter.empty and name not in given:
+        if parameter.default is parameter.empty and name not in given and name not in suggested:
             problems.add(f"{subject} needs `{name}`. Received: nothing for `{name}`")
 
 
@@ -275,7 +271,8 @@ def block_spec(kind: str, value: Any) -> dict[str, Any]:
         name = value.get("name")
         if not isinstance(name, str | type):
             raise ConfigError(
-                f"A {kind} given as a dict needs its name: {{'name': 'some_{kind}', ...}}. Received: {kind}={_short(value)}"
+                f"The slot `{kind}` takes a dict that says the name: {{'name': ..., ...}}. "
+                f"Received: {kind}={_short(value)}"
             )
         rest = {str(k): plain(v) for k, v in value.items() if k != "name"}
         return {"name": registry.entry_of(kind, name).id, **rest}
@@ -289,9 +286,7 @@ def block_spec(kind: str, value: Any) -> dict[str, Any]:
             f"The slot `{kind}` takes a name, not a layer, because one layer object cannot serve every depth. "
             f"Write {kind}={fix!r}. Received: a {type(value).__name__} object"
         )
-    raise ConfigError(
-        f"The slot `{kind}` takes a name or a dict with a name. Received: {kind}={_short(value)}"
-    )
+    raise ConfigError(f"The slot `{kind}` takes a name or a dict with a name. Received: {kind}={_short(value)}")
 
 
 def plain(value: Any) -> Any:
@@ -328,9 +323,7 @@ def expand_slot(kind: str, value: Any, depth: int | None) -> tuple[Any, list[dic
         return _expand_map(kind, value, depth)
     if isinstance(value, list | tuple):
         if depth is None:
-            raise ConfigError(
-                f"The slot `{kind}` takes one block, not a list. Received: {kind}={_short(value)}"
-            )
+            raise ConfigError(f"The slot `{kind}` takes one block, not a list. Received: {kind}={_short(value)}")
         if not value:
             raise ConfigError(f"The slot `{kind}` got an empty list. Received: {kind}=[]")
         specs = [block_spec(kind, v) for v in value]
@@ -361,7 +354,8 @@ def _expand_map(kind: str, value: Mapping[Any, Any], depth: int) -> tuple[Any, l
     missing = [str(i) for i, layer in enumerate(layers) if layer is None]
     if missing:
         raise ConfigError(
-            f"The slot `{kind}` says nothing of layer {', '.join(missing)}; add a 'default'. Received: {kind}={_short(value)}"
+            f"The slot `{kind}` says nothing of layer {', '.join(missing)}; add a 'default'. "
+            f"Received: {kind}={_short(value)}"
         )
     return canonical, [dict(layer) for layer in layers if layer is not None]
 
@@ -392,11 +386,7 @@ def plan(cls: Any, options: Mapping[str, Any], subject: str = "") -> Plan:
     defaults = {n: p.default for n, p in options_of(cls).items() if p.default is not p.empty}
     full: dict[str, Any] = {
         **defaults,
-        **{
-            k: plain(v) if k not in slots else v
-            for k, v in given.items()
-            if k in defaults or k in options_of(cls)
-        },
+        **{k: plain(v) if k not in slots else v for k, v in given.items() if k in defaults or k in options_of(cls)},
     }
     if not problems.errors:  # the rest reads the options, so they must be sound first
         full = cls.complete(full)
@@ -437,9 +427,7 @@ def _check_given(blocks: Mapping[str, list[dict[str, Any]]], problems: Problems)
             problems.errors += [e for e in found.errors if "needs `" not in str(e)]
 
 
-def _fill(
-    cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, Any]]], problems: Problems
-) -> None:
+def _fill(cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, Any]]], problems: Problems) -> None:
     facts = {k: v for k, v in cls.facts(options).items() if v is not None and k not in cls.slots}
     needs = {kind: set(flags) for kind, flags in cls.needs.items()}
     if "position" in blocks and "attention" in blocks:
@@ -448,15 +436,28 @@ def _fill(
         if handed:  # the attention applies such a position itself, with facts of its own
             facts["position"] = position
             needs["attention"] = needs.get("attention", set()) | handed
+    if "head" in blocks and "embedding" in blocks and _is_tied(blocks["head"][0]):
+        needs["embedding"] = needs.get("embedding", set()) | {"tied"}
     for kind, specs in blocks.items():
+        unmet = []
         for spec in _distinct(specs):
             lacking = needs.get(kind, set()) - _supports(kind, spec, problems)
             if lacking:
                 problems.add(_unmet(kind, spec, lacking, options))
+                unmet.append(spec["name"])
         for spec in specs:
             _fill_one(kind, spec, facts)
-        for spec in _distinct(specs):
+        for spec in _distinct(s for s in specs if s["name"] not in unmet):
             _try(kind, spec, facts.get("dim"), problems)
+
+
+def _is_tied(head: dict[str, Any]) -> bool:
+    """Whether a head reads the matrix of the embedding."""
+    try:
+        parameter = options_of(registry.resolve("head", head["name"])).get("tied")
+    except (LookupError, ImportError):
+        return False
+    return parameter is not None and bool(head.get("tied", parameter.default))
 
 
 def _supports(kind: str, spec: dict[str, Any], problems: Problems) -> set[str]:
@@ -506,7 +507,10 @@ def _try(kind: str, spec: dict[str, Any], dim: Any, problems: Problems) -> None:
     if not found.errors:
         try:
             block = cls(**given)
-            if kind in ("attention", "norm", "feedforward") and dim and _knows_its_shape(cls):
+            reads_features = kind in ("attention", "norm", "feedforward") or "embeddings" in getattr(
+                cls, "supports", ()
+            )
+            if reads_features and dim and _knows_its_shape(cls):
                 block.compute_output_shape((None, None, dim))
         except (ValueError, LookupError) as error:
             found.add(f"{subject}: {error}")
@@ -517,9 +521,7 @@ def _try(kind: str, spec: dict[str, Any], dim: Any, problems: Problems) -> None:
 
 
 def _knows_its_shape(cls: type) -> bool:
-    return any(
-        "compute_output_shape" in vars(c) for c in cls.__mro__ if not c.__module__.startswith("keras.")
-    )
+    return any("compute_output_shape" in vars(c) for c in cls.__mro__ if not c.__module__.startswith("keras."))
 
 
 def _short(value: Any) -> str:

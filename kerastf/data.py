@@ -86,15 +86,17 @@ def next_token(tokens, *, length, batch_size, steps=None, seed=0):
     tokens = np.asarray(tokens, dtype="int32")
     if tokens.ndim != 1 or len(tokens) <= length:
         raise InputError(
-            f"`tokens` must be one sequence of more than {length} tokens. Received: shape {tokens.shape}, length={length}"
+            f"`tokens` must be one sequence of more than {length} tokens. "
+            f"Received: shape {tokens.shape}, length={length}"
         )
     whole = tf.constant(tokens)
     if steps is None:
         starts = tf.data.Dataset.range(0, len(tokens) - length, length)
     else:
-        pair = tf.constant([seed, 0], dtype="int64")
         starts = tf.data.Dataset.range(steps * batch_size).map(
-            lambda i: tf.random.stateless_uniform((), pair + [0, i], 0, len(tokens) - length, dtype="int64")
+            lambda i: tf.random.stateless_uniform(
+                (), tf.stack([tf.constant(seed, "int64"), i]), 0, len(tokens) - length, dtype="int64"
+            )
         )
 
     def window(start):

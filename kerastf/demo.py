@@ -35,7 +35,9 @@ def run(out, steps):
     tokenizer = CharacterTokenizer.from_text(text)
     tokens = tokenizer.encode(text)
     model = kerastf.create_model("gpt.nano", tokenizer=tokenizer, max_length=LENGTH, dropout=0.0)
-    print(f"gpt.nano: {model.count_params():,} parameters, {tokenizer.vocab_size} characters, {len(text):,} to learn from")
+    print(
+        f"gpt.nano: {model.count_params():,} parameters, {tokenizer.vocab_size} characters, {len(text):,} to learn from"
+    )
     print(f"\nBefore training, after {PROMPT!r}:\n{_indent(model.generate(PROMPT, max_length=60))}")
 
     epochs = min(6, steps)
@@ -46,7 +48,9 @@ def run(out, steps):
     print(f"\nTraining: {steps} steps. A guess at random would lose {math.log(tokenizer.vocab_size):.2f}.")
     bar = 1 if sys.stdout.isatty() else 2
     per_epoch = steps // epochs
-    history = model.fit(train.repeat(), epochs=epochs, steps_per_epoch=per_epoch, validation_data=valid, verbose=bar)
+    history = model.fit(
+        train.repeat(), epochs=epochs, steps_per_epoch=per_epoch, validation_data=valid, verbose=bar, shuffle=False
+    )
     losses = history.history["val_loss"]
     print(f"Validation loss: {' '.join(f'{v:.3f}' for v in losses)}")
 

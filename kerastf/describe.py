@@ -1,4 +1,4 @@
-"""What an id is: options, presets, parameters, origin, paper. Reads the manifest first, the class where that is needed."""
+"""What an id is: options, presets, parameters, origin, paper."""
 
 import inspect
 import re
@@ -106,9 +106,13 @@ def find(id: str, kind: str | None) -> Any:
         return found[0]
     if found:
         kinds = ", ".join(e.kind for e in found)
-        raise registry.UnknownNameError(f"`{id}` is the name of several kinds: {kinds}. Say which: kind={found[0].kind!r}")
+        raise registry.UnknownNameError(
+            f"`{id}` is the name of several kinds: {kinds}. Say which: kind={found[0].kind!r}"
+        )
     close = registry.nearest(bare, [e.id for e in registry.entries()], registry.FOREIGN_NAMES)
-    raise registry.UnknownNameError(f"There is no block or model `{id}`.{registry.did_you_mean(close)} What there is: kerastf list")
+    raise registry.UnknownNameError(
+        f"There is no block or model `{id}`.{registry.did_you_mean(close)} What there is: kerastf list"
+    )
 
 
 def _options(cls: type) -> dict[str, str]:

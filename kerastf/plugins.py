@@ -215,6 +215,8 @@ class Plugin:
                     value: Any = importlib.import_module(module_name)
                     for part in attribute.split("."):
                         value = getattr(value, part)
+                    if not isinstance(value, type):
+                        raise TypeError(f"{entry.target} is {value!r}, not a class")
                     return value
                 except (Exception, SystemExit):
                     self.tracebacks[module_name] = traceback.format_exc()
@@ -269,9 +271,7 @@ def _read(distributions: Iterable[importlib.metadata.Distribution]) -> dict[str,
 
 def _add(plugin: Plugin, kind: str, name: str, target: str) -> None:
     if kind not in KINDS:
-        plugin.problems.append(
-            f"it offers `{name}` under an unknown kind `{kind}` (kinds: {', '.join(KINDS)})"
-        )
+        plugin.problems.append(f"it offers `{name}` under an unknown kind `{kind}` (kinds: {', '.join(KINDS)})")
         return
     if plugin.namespace == LOCAL or not is_name(plugin.namespace or "kerastf"):
         plugin.problems.append(f"its namespace `{plugin.namespace}` is reserved or not a name")
@@ -297,9 +297,7 @@ def _mark_rivals(plugins: Iterable[Plugin]) -> None:
         for entry in same:
             entry.rivals = [other for other in same if other is not entry]
             if entry.rivals and entry.plugin:
-                entry.plugin.problems.append(
-                    f"`{entry.id}` ({entry.kind}) is claimed by {entry.rivals[0].owner} too"
-                )
+                entry.plugin.problems.append(f"`{entry.id}` ({entry.kind}) is claimed by {entry.rivals[0].owner} too")
 
 
 def _apply_variable(plugins: Iterable[Plugin], value: str | None) -> None:

@@ -40,7 +40,7 @@ FOREIGN_NAMES = {
 _lock = threading.RLock()
 _local: dict[tuple[str, str], Entry] = {}
 # What a file being loaded says of the packages it needs: id -> {"distribution": ..., "version": ...}.
-_claims: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("claims", default={})
+_claims: contextvars.ContextVar[Mapping[str, Any] | None] = contextvars.ContextVar("claims", default=None)
 
 
 def require_kind(kind: str) -> None:
@@ -61,8 +61,8 @@ def split_id(text: str) -> tuple[str | None, str, str | None]:
     namespace, slash, rest = text.strip().rpartition("/")
     name, dot, preset = rest.partition(".")
     parts = [re.sub("-", "_", part) for part in (namespace, name, preset)]
-    wanted = [bool(slash), True, bool(dot)]
-    if any(need and not is_name(part.lower()) for part, need in zip(parts, wanted, strict=True)):
+    sound = (not slash or is_name(parts[0].lower())) and is_name(parts[1].lower())
+    if not sound or (dot and not re.fullmatch(r"[a-z0-9_]+", parts[2].lower())):
         raise UnknownNameError(f"An id reads [namespace/]name[.preset] in a-z 0-9 _. Received: {text!r}")
     return parts[0] if slash else None, parts[1], parts[2] if dot else None
 
@@ -96,7 +96,7 @@ def find(kind: str, id: str) -> Entry:
 
 
 def _missing(kind: str, id: str, namespace: str | None, name: str, known: list[Entry]) -> Exception:
-    claim = _claims.get().get(id)
+    claim = (_claims.get() or {}).get(id)
     if isinstance(claim, Mapping) and namespace not in (None, LOCAL):
         distribution, version = claim.get("distribution"), claim.get("version")
         return PluginError(
@@ -115,14 +115,19 @@ def _missing(kind: str, id: str, namespace: str | None, name: str, known: list[E
         )
     installed = {e.namespace for e in entries()}
     if namespace is not None and namespace not in installed:
-        close = nearest(namespace, [n for n in installed if n])
-        hint = did_you_mean([f"{n}/{name}" for n in close])
+        close = [f"{n}/{name}" for n in nearest(namespace, [n for n in installed if n])]
+        if kind == "model" and any(e.name == namespace and name in presets(e) for e in known):
+            close = [f"{namespace}.{name}"]
+        hint = did_you_mean(close)
         return UnknownNameError(
             f"There is no {kind} `{id}`: no installed plugin has the namespace `{namespace}`.{hint} "
             f"Installed plugins: kerastf plugins"
         )
     same = [e.id for e in known if e.name == name]
     close = same or nearest(name, [e.id for e in known], FOREIGN_NAMES)
+    preset = split_id(id)[2]
+    if preset:
+        close = [f"{c}.{preset}" for c in close if any(e.id == c and preset in presets(e) for e in known)] or close
     return UnknownNameError(
         f"There is no {kind} `{id}`.{did_you_mean(close)} What there is: kerastf list --kind {kind}"
     )
@@ -145,8 +150,7 @@ def entry_of(kind: str, value: str | type) -> Entry:
     found = [e for e in entries(kind) if e.target == target]
     if not found:
         raise UnknownNameError(
-            f"The class {value.__name__} is not registered as {kind}. "
-            f"Put @kerastf.register({kind!r}) above it."
+            f"The class {value.__name__} is not registered as {kind}. Put @kerastf.register({kind!r}) above it."
         )
     return found[0]
 
@@ -178,9 +182,7 @@ def register(kind: str, name: str | None = None, *, supports: Iterable[str] = ()
             raise RegistrationError(f"Only a class can be registered. Received: {cls!r}")
         plain = normalise(name) if name else _snake(cls.__name__)
         if not is_name(plain):
-            raise RegistrationError(
-                f"`{name}` is not a name: a letter, then a-z 0-9 _. Received: name={name!r}"
-            )
+            raise RegistrationError(f"`{name}` is not a name: a letter, then a-z 0-9 _. Received: name={name!r}")
         cls.supports = frozenset(supports)  # type: ignore[attr-defined]
         adopt(_packaged(kind, plain, cls) or _add_local(kind, plain, cls), cls)
         return cls
@@ -252,8 +254,8 @@ def list_blocks(pattern: str = "*", kind: str | None = None) -> list[str]:
 
     Examples:
         >>> import kerastf
-        >>> kerastf.list_blocks(kind="norm")
-        ['layer', 'rms']
+        >>> kerastf.list_blocks("*soidal", kind="position")
+        ['sinusoidal']
     """
     found = [e.id for e in entries(kind) if e.kind != "model"]
     return [id for id in dict.fromkeys(found) if fnmatch.fnmatchcase(id, pattern)]

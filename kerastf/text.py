@@ -31,7 +31,8 @@ class Tokenizer:
         wrong = [s for s in self.special_tokens if s not in SPECIAL]
         if wrong or len(set(self.special_tokens)) != len(self.special_tokens):
             raise ConfigError(
-                f"`special_tokens` are distinct names of {', '.join(SPECIAL)}. Received: special_tokens={self.special_tokens}"
+                f"`special_tokens` are distinct names of {', '.join(SPECIAL)}. "
+                f"Received: special_tokens={self.special_tokens}"
             )
         self.ordinary = ordinary
         self.vocab_size = ordinary + len(self.special_tokens)

@@ -1,4 +1,6 @@
-"""Attention blocks. Shapes: B batch, T queries, S keys, C channels, H heads, K key/value heads, D per head, E per value.
+"""Attention blocks.
+
+Shapes: B batch, T queries, S keys, C channels, H heads, K key/value heads, D per head, E per value.
 
 Every block answers to one contract: `call(query, context=None, *, mask=None, causal=False)` for whole sequences, and
 `init_state` / `step` for decoding. A subclass of `Attention` says how queries, keys and values are made and scored;
@@ -9,8 +11,8 @@ import keras
 from keras import ops
 
 from kerastf import functional
-from kerastf.config import block_from
-from kerastf.registry import register
+from kerastf.config import block_from, block_spec
+from kerastf.registry import register, resolve
 
 
 class Attention(keras.layers.Layer):
@@ -34,17 +36,16 @@ class Attention(keras.layers.Layer):
         self.num_heads = num_heads
         self.turn = self.bias_by_position = None
         if position is not None:
-            block = block_from("position", position, {"num_heads": num_heads}, name="position")
-            handed = {"rotation", "bias"} & set(type(block).supports)
+            cls = resolve("position", block_spec("position", position)["name"])
+            handed = {"rotation", "bias"} & set(cls.supports)
             if not handed:
                 raise ValueError(
                     f"An attention takes a position that acts on queries and keys or on scores, such as 'rotary' or "
                     f"'alibi'. Received: position={position!r}"
                 )
             if not handed <= self.supports:
-                raise ValueError(
-                    f"This attention does not take {', '.join(handed)}. Received: position={position!r}"
-                )
+                raise ValueError(f"This attention does not take {', '.join(handed)}. Received: position={position!r}")
+            block = block_from("position", position, {"num_heads": num_heads}, name="position")
             if "rotation" in handed:
                 self.turn = block
             else:
@@ -69,9 +70,7 @@ class Attention(keras.layers.Layer):
     def _weights(self, query, context, mask, causal):
         if context is not None:
             if causal:
-                raise ValueError(
-                    "`causal` is for self-attention: a context has no future. Received: causal=True"
-                )
+                raise ValueError("`causal` is for self-attention: a context has no future. Received: causal=True")
             q, (k, v) = (
                 self.query_of(query),
                 self.memory_of(context),

@@ -1,7 +1,7 @@
 """Heads: features to outputs, with the loss and the metrics that belong to them.
 
 Shapes: B batch, T time, C channels, V vocabulary, N classes. A head is called with the features and the mask of kept
-positions; `default_loss()` and `default_metrics()` give fresh Keras objects, or None where the task has none of its own.
+positions; `default_loss()` and `default_metrics()` give fresh Keras objects, or None where there is none.
 """
 
 from typing import Literal
@@ -233,7 +233,8 @@ class Tagger(keras.layers.Layer):
     """
 
     def __init__(
-        self, num_classes: int, *, ignore: int | None = -1, dropout: float = 0.0, initializer_std: float = 0.02, **kwargs
+        self, num_classes: int, *, ignore: int | None = -1, dropout: float = 0.0, initializer_std: float = 0.02,
+        **kwargs,
     ):  # fmt: skip
         super().__init__(**kwargs)
         if num_classes < 2:

@@ -42,9 +42,7 @@ class LayerNorm(keras.layers.Layer):
 
     def build(self, x_shape):
         self.gain = self.add_weight(shape=(x_shape[-1],), initializer="ones", name="gain")
-        self.shift = (
-            self.add_weight(shape=(x_shape[-1],), initializer="zeros", name="shift") if self.bias else None
-        )
+        self.shift = self.add_weight(shape=(x_shape[-1],), initializer="zeros", name="shift") if self.bias else None
 
     def call(self, x):
         h = ops.cast(x, "float32")  # the moments need the range and precision of float32

@@ -86,8 +86,8 @@ class Learned(keras.layers.Layer):
         length = x.shape[1]
         if length is not None and length > self.max_length:
             raise ValueError(
-                f"The input has {length} positions and this model learns {self.max_length}. Cut the input, or build the "
-                f"model with max_length={length}. Received: input of shape {tuple(x.shape)}"
+                f"The input has {length} positions and this model learns {self.max_length}. Cut the input, or build "
+                f"the model with max_length={length}. Received: input of shape {tuple(x.shape)}"
             )
         where = functional.positions(ops.shape(x)[1], index)  # (T,) or (B, T)
         return x + ops.take(ops.cast(self.table, x.dtype), where, axis=0)  # (B, T, C)
@@ -203,9 +203,7 @@ class Rotary(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape, where_shape=None):
         if x_shape[-1] % 2:
-            raise ValueError(
-                f"A rotary position needs heads of even width. Received: {x_shape[-1]} channels per head"
-            )
+            raise ValueError(f"A rotary position needs heads of even width. Received: {x_shape[-1]} channels per head")
         return x_shape
 
     def get_config(self):
@@ -244,9 +242,7 @@ class ALiBi(keras.layers.Layer):
         self.built = True
 
     def call(self, query_positions, key_positions):
-        distance = ops.abs(
-            ops.expand_dims(query_positions, -1) - ops.expand_dims(key_positions, -2)
-        )  # (.., T, S)
+        distance = ops.abs(ops.expand_dims(query_positions, -1) - ops.expand_dims(key_positions, -2))  # (.., T, S)
         slopes = ops.reshape(ops.array(functional.slopes(self.num_heads), "float32"), (self.num_heads, 1, 1))
         return -slopes * ops.cast(ops.expand_dims(distance, -3), "float32")  # (.., H, T, S)
 

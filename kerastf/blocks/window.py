@@ -61,9 +61,7 @@ class Window(Projected):
 
     def build(self, query_shape, context_shape=None):
         if context_shape is not None:
-            raise ValueError(
-                "A window attends to its own sequence; it takes no `context`. Use 'multi_head' for that."
-            )
+            raise ValueError("A window attends to its own sequence; it takes no `context`. Use 'multi_head' for that.")
         super().build(query_shape)
 
     def scores_of(self, q, k):
@@ -86,9 +84,7 @@ class Window(Projected):
         value = ops.concatenate([state["value"], v], axis=1)
         weights = self._self_weights(q, key, where, key_positions, None, causal=True)
         output = self.output_of(functional.mean_by(weights, value))  # (B, T, C)
-        source = (
-            _latest(where[..., -1:], slots, size) - where[..., :1]
-        )  # which of the T new rows each slot takes
+        source = _latest(where[..., -1:], slots, size) - where[..., :1]  # which of the T new rows each slot takes
         source = source if len(source.shape) == 2 else source[None]
         state = {
             "key": functional.place(state["key"], k, source),

@@ -1,5 +1,6 @@
 """What every model family shares: configuration, default loss, new heads, generation, saving."""
 
+import functools
 from typing import Any, ClassVar
 
 import keras
@@ -69,6 +70,19 @@ class Model(keras.Model):
             optimizer.exclude_from_weight_decay(var_list=vectors)
         super().compile(optimizer, loss=loss, metrics=[] if metrics is None else metrics, **kwargs)
 
+    @functools.wraps(keras.Model.fit)
+    def fit(self, x=None, y=None, **kwargs):
+        self.check_data(x, y)
+        try:
+            return super().fit(x, y, **kwargs)
+        except Exception:
+            # A step that was traced halfway would refuse good data, too.
+            self.train_function = self.test_function = None
+            raise
+
+    def check_data(self, x, y):
+        """Raises `InputError` for arrays that the model cannot be trained on; data sets are checked as they come."""
+
     def get_compile_config(self):
         found = super().get_compile_config()
         if found and self._own_loss:
@@ -116,12 +130,12 @@ class Model(keras.Model):
         """
         given = {k: v for k, v in self.get_config().items() if k not in ("provenance", "name")}
         new = type(self)(**{**given, "head": {"name": head, **options}})
-        old_head = {id(v) for v in self.head.variables}
-        old = {v.path: v for v in self.variables if id(v) not in old_head}
-        new_head = {id(v) for v in new.head.variables}
-        for variable in new.variables:
-            if id(variable) not in new_head:
-                variable.assign(old[variable.path])
+        own = {id(w) for w in self.head.weights}
+        body = {w.path: w for w in self.weights if id(w) not in own}
+        own = {id(w) for w in new.head.weights}
+        for weight in new.weights:
+            if id(weight) not in own:
+                weight.assign(body[weight.path])
         return new
 
     def save(self, filepath, overwrite=True, **kwargs):
@@ -130,9 +144,7 @@ class Model(keras.Model):
             raise InputError(f"A model is saved to a .keras file. Received: filepath={str(filepath)!r}")
         with checkpoint.atomic(filepath) as temporary:
             if not overwrite and checkpoint.Path(filepath).exists():
-                raise InputError(
-                    f"The file exists, and overwrite=False. Received: filepath={str(filepath)!r}"
-                )
+                raise InputError(f"The file exists, and overwrite=False. Received: filepath={str(filepath)!r}")
             super().save(temporary, overwrite=True, **kwargs)
 
     # --- generation
@@ -163,6 +175,8 @@ class Model(keras.Model):
         rows, form = self._rows(prompt)
         limit = self.options["max_length"] if max_length is None else max_length
         end_id = self.tokenizer.end_id if end_id is None and self.tokenizer else end_id
+        if num_beams < 1:
+            raise InputError(f"`num_beams` must be at least 1. Received: num_beams={num_beams}")
         shared = {"max_length": limit, "end_id": end_id, "pad_id": self.options["pad_id"]}
         if num_beams > 1:
             if sampler != "greedy" or seed is not None:
@@ -210,19 +224,15 @@ class Model(keras.Model):
             if "decode" not in registry.resolve("attention", id).supports:
                 lacking.append(f"the attention `{id}`")
         if lacking:
-            raise InputError(
-                f"This model cannot generate: {' and '.join(lacking)} cannot decode step by step."
-            )
+            raise InputError(f"This model cannot generate: {' and '.join(lacking)} cannot decode step by step.")
 
     def _rows(self, prompt):
         """The prompt as a list of lists of tokens, and the form it came in."""
-        if isinstance(prompt, str) or (
-            isinstance(prompt, list | tuple) and any(isinstance(p, str) for p in prompt)
-        ):
+        if isinstance(prompt, str) or (isinstance(prompt, list | tuple) and any(isinstance(p, str) for p in prompt)):
             if self.tokenizer is None:
                 raise InputError(
-                    "The model has no tokenizer, so a prompt is a list of tokens. Build it with tokenizer=... to use text. "
-                    f"Received: prompt={prompt!r}"
+                    "The model has no tokenizer, so a prompt is a list of tokens. Build it with tokenizer=... to use "
+                    f"text. Received: prompt={prompt!r}"
                 )
             texts = [prompt] if isinstance(prompt, str) else list(prompt)
             rows, form = (
@@ -245,9 +255,7 @@ def _token_rows(prompt):
     try:
         ragged = [np.asarray(p) for p in prompt]
     except TypeError:
-        raise InputError(
-            f"A prompt is a string, a list of strings, or tokens. Received: prompt={prompt!r}"
-        ) from None
+        raise InputError(f"A prompt is a string, a list of strings, or tokens. Received: prompt={prompt!r}") from None
     if any(a.dtype.kind not in "iu" for a in ragged if a.size):
         raise InputError(f"Tokens are integers. Received: prompt={prompt!r}")
     if ragged and all(a.ndim == 0 for a in ragged):

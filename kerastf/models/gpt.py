@@ -3,11 +3,13 @@
 from typing import Any, Literal
 
 import keras
+import numpy as np
 from keras import ops
 
 from kerastf import config, text
 from kerastf.blocks.stack import TransformerLayer
 from kerastf.config import create_block
+from kerastf.errors import InputError
 from kerastf.models.base import Model
 from kerastf.registry import register
 
@@ -73,21 +75,15 @@ class GPT(Model):
         position: Any = "learned", embedding: Any = "token", head: Any = "language_model",
         tokenizer: text.Tokenizer | dict | str | None = None, dtype: str | None = None, name: str | None = None,
     ):  # fmt: skip
-        plan = config.plan(
-            type(self), {k: v for k, v in locals().items() if k in config.options_of(type(self))}
-        )
+        plan = config.plan(type(self), {k: v for k, v in locals().items() if k in config.options_of(type(self))})
         options, blocks = plan.options, plan.blocks
         dtype = keras.dtype_policies.get(options["dtype"])
 
         # === Layers ===
         embedding = create_block("embedding", blocks["embedding"][0], name="embedding", dtype=dtype)
-        add_position = (
-            "embeddings" in config.registry.resolve("position", blocks["position"][0]["name"]).supports
-        )
+        add_position = "embeddings" in config.registry.resolve("position", blocks["position"][0]["name"]).supports
         position = (
-            create_block("position", blocks["position"][0], name="position", dtype=dtype)
-            if add_position
-            else None
+            create_block("position", blocks["position"][0], name="position", dtype=dtype) if add_position else None
         )
         drop = keras.layers.Dropout(options["dropout"], dtype=dtype, name="drop")
         layers = [
@@ -112,9 +108,7 @@ class GPT(Model):
         for layer in layers:
             x = layer(x, mask=mask)  # (B, T, C)
         x = last_norm(x) if last_norm else x
-        super().__init__(
-            inputs=tokens, outputs=head(x, mask=mask), plan=plan, head=head, name=options["name"]
-        )
+        super().__init__(inputs=tokens, outputs=head(x, mask=mask), plan=plan, head=head, name=options["name"])
 
         # === Parts that decoding and pictures use ===
         self.embedding = embedding
@@ -172,6 +166,27 @@ class GPT(Model):
             "output_std": options["initializer_std"] / (2 * depth) ** 0.5,
             "pooling": "last",
         }
+
+    def check_data(self, x, y):
+        if not isinstance(x, np.ndarray):
+            return
+        if x.ndim != 2:
+            raise InputError(f"The input must be tokens of shape (rows, length). Received: shape {x.shape}")
+        size = self.options["vocab_size"]
+        if x.size and not (x.min() >= 0 and x.max() < size):
+            wrong = x.min() if x.min() < 0 else x.max()
+            raise InputError(f"Tokens must be in [0, {size}), as vocab_size={size} says. Received: {wrong}")
+        if self.position is not None and hasattr(self.position, "max_length") and x.shape[1] > self.max_length:
+            raise InputError(
+                f"The model has {self.max_length} positions. Cut the input, or build it with max_length={x.shape[1]}. "
+                f"Received: {x.shape[1]} positions"
+            )
+        per_token = self.head.compute_output_shape((*x.shape, self.options["dim"]))[:-1]
+        if isinstance(y, np.ndarray) and y.shape[: len(per_token)] != per_token:
+            raise InputError(
+                f"The head `{self.head.registry_entry.id}` wants targets of shape {per_token} for this input. "
+                f"Received: shape {y.shape}"
+            )
 
     def init_state(self, batch_size, max_length):
         """The decoding state before the first token: one per layer."""

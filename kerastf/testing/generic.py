@@ -172,7 +172,11 @@ def seed(subject):
         raise Broken("two calls with training=False differ: something random is active in inference")
 
 
-@check("batch", ("attention", "norm", "feedforward", "embedding", "cell", "head", "model"), "a row does not depend on the batch around it")
+@check(
+    "batch",
+    ("attention", "norm", "feedforward", "embedding", "cell", "head", "model"),
+    "a row does not depend on the batch around it",
+)
 def batch(subject):
     layer = subject.make()
     inputs = subject.inputs()
@@ -184,7 +188,11 @@ def batch(subject):
             raise Broken(f"row {row} alone differs from row {row} in a batch by {gap:.2g}")
 
 
-@check("mask_rules", ("attention", "norm", "feedforward", "embedding", "head"), "supports_masking, and compute_mask returns None")
+@check(
+    "mask_rules",
+    ("attention", "norm", "feedforward", "embedding", "head"),
+    "supports_masking, and compute_mask returns None",
+)
 def mask_rules(subject):
     layer = subject.make()
     if not layer.supports_masking:
@@ -207,7 +215,11 @@ def saved_copy(subject, folder):
     return model, arrays, path
 
 
-@check("save", tuple(k for k in ALL if k != "cell"), "a saved model with it loads with plain Keras and gives the same output")
+@check(
+    "save",
+    tuple(k for k in ALL if k != "cell"),
+    "a saved model with it loads with plain Keras and gives the same output",
+)
 def save(subject):
     with tempfile.TemporaryDirectory() as folder:
         model, arrays, path = saved_copy(subject, folder)
@@ -257,12 +269,15 @@ def load_in_fresh_process(subjects):
     return found
 
 
-@check("fresh_process", tuple(k for k in ALL if k != "cell"), "a new process loads it and gives the same output", level="full")
+@check(
+    "fresh_process",
+    tuple(k for k in ALL if k != "cell"),
+    "a new process loads it and gives the same output",
+    level="full",
+)
 def fresh_process(subject):
     if subject.entry.plugin is None:
         raise NotAsked("a class of a script or notebook is not there in a new process")
     gap = load_in_fresh_process([subject])[f"{subject.kind}:{subject.id}"]
     if gap > 1e-6:
         raise Broken(f"loaded in a new process, the output differs by {gap:.2g}")
-
-

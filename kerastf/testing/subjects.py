@@ -55,7 +55,9 @@ class BlockSubject(Subject):
         """The layer's output."""
         values = [v if keras.backend.is_keras_tensor(v) else ops.convert_to_tensor(v) for v in inputs.values()]
         if self.kind == "cell":
-            states = [ops.zeros((values[0].shape[0], n)) for n in keras.tree.flatten(layer.state_size)]
+            # Not zeros: a recurrent kernel would have no influence on the first step.
+            sizes = keras.tree.flatten(layer.state_size)
+            states = [ops.cast(ops.ones((values[0].shape[0], n)) * 0.5, layer.compute_dtype) for n in sizes]
             return layer(values[0], states, training=training)[0]
         if "training" in _parameters(layer.call):
             kwargs["training"] = training

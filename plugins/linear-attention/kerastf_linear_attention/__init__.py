@@ -2,6 +2,7 @@
 
 import keras
 from keras import ops
+
 from kerastf import register
 
 EPSILON = 1e-6
@@ -104,7 +105,9 @@ class Linear(keras.layers.Layer):
 
     def _features(self, query, context):
         """Positive features of queries and keys, and values; float32, because sums over a whole sequence grow."""
-        q, k, v = (self._heads(dense(x)) for dense, x in ((self.query, query), (self.key, context), (self.value, context)))
+        q, k, v = (
+            self._heads(dense(x)) for dense, x in ((self.query, query), (self.key, context), (self.value, context))
+        )
         return ops.elu(q) + 1, ops.elu(k) + 1, v  # (B, H, T, D), (B, H, S, D) twice
 
     def _heads(self, x):

@@ -1,11 +1,12 @@
 """Linear attention: the contract, the definition written out in NumPy, and what "linear" means."""
 
 import keras
-import kerastf
 import numpy as np
 import pytest
-from kerastf.testing import check_block, check_model
 from kerastf_linear_attention import Linear
+
+import kerastf
+from kerastf.testing import check_block, check_model
 
 
 def test_contract():

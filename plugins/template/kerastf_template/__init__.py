@@ -2,6 +2,7 @@
 
 import keras
 from keras import ops
+
 from kerastf import register
 
 

@@ -1,0 +1,151 @@
+"""The command line, as a user types it."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import kerastf
+from kerastf.cli import main
+from kerastf.text import CharacterTokenizer
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "small.keras"
+    model = kerastf.create_model(
+        "gpt",
+        tokenizer=CharacterTokenizer("abc "),
+        max_length=16,
+        dim=8,
+        num_layers=1,
+        num_heads=2,
+        norm="template/unit",
+    )
+    model.save(path)
+    return path
+
+
+def run(capsys, *arguments):
+    status = main(list(arguments))
+    out = capsys.readouterr()
+    return status, out.out, out.err
+
+
+def test_list(capsys):
+    status, out, _ = run(capsys, "list")
+    assert status == 0 and "gpt.nano" in out and "linear_attention/linear" in out
+    status, out, _ = run(capsys, "list", "*head*", "--kind", "attention")
+    assert out.splitlines()[0] == "attention" and "multi_head" in out and len(out.splitlines()) == 2
+    status, out, err = run(capsys, "list", "zzz")
+    assert status == 2 and err == "Nothing matches 'zzz'. Without a pattern, everything is listed.\n"
+
+
+def test_info(capsys):
+    status, out, _ = run(capsys, "info", "multi_head")
+    assert status == 0
+    for text in ("num_kv_heads", "kerastf.blocks.attention:MultiHead", "https://arxiv.org/abs/1706.03762", "causal"):
+        assert text in out
+
+
+def test_plugins(capsys, install):
+    install("kerastf-bad", {"norm": {"half": "Half"}}, code="raise RuntimeError('on purpose')")
+    status, out, _ = run(capsys, "plugins")
+    assert status == 0 and "kerastf-linear-attention 0.1.0" in out and "bad                  discovered" in out
+    status, out, _ = run(capsys, "plugins", "-v")
+    assert "bad                  failed" in out and "RuntimeError: on purpose" in out
+
+
+def test_inspect(capsys, saved):
+    status, out, _ = run(capsys, "inspect", str(saved), "--weights")
+    assert status == 0 and "template/unit: kerastf-template 0.1.0" in out and "(4, 8)" in out
+
+
+def test_generate(capsys, saved):
+    status, out, _ = run(capsys, "generate", str(saved), "--prompt", "ab", "--max-length", "8")
+    assert status == 0 and out.startswith("ab") and len(out.rstrip("\n")) == 8
+    draws = [
+        run(capsys, "generate", str(saved), "--prompt", "ab", "--sampler", "random", "--temperature", "2", "--seed", s)[
+            1
+        ]
+        for s in ("1", "1", "2")
+    ]
+    assert draws[0] == draws[1] != draws[2]
+    status, out, _ = run(capsys, "generate", str(saved), "--prompt", "ab", "--beams", "2")
+    assert out.startswith("ab")
+    status, _, err = run(capsys, "generate", str(saved), "--prompt", "abx")
+    assert status == 2 and "has no character 'x'" in err
+    status, _, err = run(capsys, "generate", str(saved), "--prompt", "ab", "--plugins", "none")
+    assert status == 2 and "not allowed here" in err
+
+
+def test_check(capsys):
+    status, out, _ = run(capsys, "check", "rms")
+    assert status == 0 and out.startswith("norm `rms`: ") and "0 failed" in out
+
+
+def test_check_shows_what_is_wrong(capsys, install):
+    install(
+        "kerastf-leaky", {"norm": {"mean": "Mean"}},
+        code='''
+        import keras
+        from keras import ops
+        from kerastf import register
+
+        @register("norm", "mean", supports=("causal",))
+        class Mean(keras.layers.Layer):
+            """Subtracts the mean over time.
+
+            Args:
+                **kwargs: Passed on.
+            """
+
+            def __init__(self, **kwargs):
+                super().__init__(**kwargs)
+                self.supports_masking = True
+
+            def call(self, x):
+                return x - ops.mean(x, axis=1, keepdims=True)
+
+            def compute_mask(self, inputs, previous_mask=None):
+                return None
+
+            def compute_output_shape(self, x_shape):
+                return x_shape
+        ''',
+    )  # fmt: skip
+    status, out, _ = run(capsys, "check", "leaky/mean")
+    assert status == 1
+    assert "FAIL  causal" in out and "it sees the future" in out
+    assert out.count("FAIL") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([c, "--help"] for c in ("list", "info", "plugins", "inspect", "check", "generate", "demo"))])  # fmt: skip
+def test_help_explains(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 0
+    assert len(capsys.readouterr().out.splitlines()) > 5
+
+
+def best_seconds(*command):
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def test_listing_starts_no_framework_and_is_quick():
+    # A bound with room for a busy machine; benchmarks/startup.py measures.
+    assert best_seconds(sys.executable, "-m", "kerastf", "list") < 1.5
+
+
+def test_demo_in_short(capsys, tmp_path):
+    status, out, _ = run(capsys, "demo", "--out", str(tmp_path), "--steps", "6")
+    assert status == 0
+    assert {p.name for p in tmp_path.iterdir()} == {"gpt.nano.keras", "attention.png"}
+    for text in ("Before training", "Validation loss", "After training", "three most likely", "A new process loads it"):
+        assert text in out

@@ -1,0 +1,85 @@
+"""One test per contract over everything that is registered, built-ins and installed plugins alike."""
+
+import pytest
+
+from kerastf import registry
+from kerastf.testing import check_block, check_model, generic, subject
+
+BLOCKS = [e for e in registry.entries() if e.kind != "model"]
+MODELS = registry.entries("model")
+DECODING = [e.id for e in registry.entries("attention") if {"causal", "decode"} <= set(e.manifest.get("supports", ()))]
+
+
+def name(entry):
+    return f"{entry.kind}:{entry.id}"
+
+
+@pytest.mark.parametrize("entry", BLOCKS, ids=name)
+def test_block(entry):
+    check_block(entry.kind, entry.id)
+
+
+@pytest.mark.parametrize("entry", [e for e in BLOCKS if e.kind != "sampler"], ids=name)
+def test_block_under_xla(entry):
+    check_block(entry.kind, entry.id, level="full", only=["xla"])
+
+
+@pytest.mark.parametrize("entry", MODELS, ids=name)
+def test_model(entry):
+    check_model(entry.id)
+
+
+@pytest.mark.parametrize("entry", MODELS, ids=name)
+def test_model_under_xla(entry):
+    check_model(entry.id, level="full", only=["xla"])
+
+
+@pytest.mark.parametrize("attention", DECODING)
+def test_gpt_decodes_with(attention):
+    check_model("gpt", attention=attention, only=["causal", "padding", "steps", "generate"])
+
+
+OPTIONS = [
+    ("attention", "multi_head", {"num_heads": 4, "num_kv_heads": 2}),
+    ("attention", "multi_head", {"num_heads": 4, "num_kv_heads": 1, "position": "rotary"}),
+    ("attention", "multi_head", {"num_heads": 3, "head_dim": 6, "position": "alibi", "bias": False}),
+    ("attention", "window", {"num_heads": 4, "window": 4, "num_kv_heads": 2, "position": "rotary"}),
+    ("attention", "window", {"num_heads": 2, "window": 100, "position": "alibi"}),
+    ("attention", "window", {"num_heads": 2, "window": 1}),
+    ("attention", "cosine", {"num_heads": 4, "num_kv_heads": 2, "position": {"name": "rotary", "base": 100.0}}),
+    ("attention", "bahdanau", {"units": 5, "position": "alibi"}),
+    ("attention", "luong", {"score": "dot"}),
+    ("norm", "layer", {"bias": False}),
+    ("feedforward", "mlp", {"mlp_dim": 5, "activation": "relu", "dropout": 0.3, "bias": False}),
+    ("feedforward", "gated", {"activation": "silu"}),
+    ("position", "sinusoidal", {"layout": "concatenated", "scale": 0.1}),
+    ("head", "language_model", {"bias": True, "tied": False}),
+    ("head", "classifier", {"pooling": "last", "dropout": 0.2}),
+    ("head", "classifier", {"pooling": "first"}),
+]
+
+
+@pytest.mark.parametrize("kind, id, options", OPTIONS, ids=lambda v: str(v))
+def test_block_with_options(kind, id, options):
+    check_block(kind, id, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm_order": "post"},
+        {"position": "rotary", "norm": "rms", "feedforward": "gated", "attention": {"name": "multi_head", "num_kv_heads": 1}},
+        {"position": "alibi", "attention": ["multi_head", {"name": "window", "window": 3}]},
+        {"position": "sinusoidal", "attention": {"default": "multi_head", "1": "bahdanau"}, "head": {"name": "language_model", "tied": False}},
+    ],
+    ids=["post_norm", "modern", "mixed", "untied"],
+)  # fmt: skip
+def test_gpt_with_slots(options):
+    check_model("gpt", only=["config", "gradients", "save", "padding", "steps", "generate"], **options)
+
+
+def test_everything_loads_in_a_fresh_process():
+    subjects = [subject(e.kind, e.id) for e in registry.entries() if e.kind not in ("sampler", "cell")]
+    found = generic.load_in_fresh_process(subjects)
+    assert len(found) == len(subjects)
+    assert max(found.values()) < 1e-6, found

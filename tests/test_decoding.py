@@ -1,0 +1,163 @@
+"""Generation: against the slow loop, against brute force, and by property."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+import kerastf
+from kerastf import decoding
+from kerastf.testing import reference_generate
+from kerastf.testing.subjects import shake
+from kerastf.text import ByteTokenizer, CharacterTokenizer
+
+TINY = {"vocab_size": 7, "max_length": 12, "dim": 8, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = kerastf.create_model("gpt", **TINY)
+    shake(model, 4)
+    for variable in model.trainable_variables:
+        variable.assign(variable * 3)  # decided opinions, so that greedy paths differ
+    return model
+
+
+def log_probability(model, row, start):
+    logits = ops.convert_to_numpy(ops.log_softmax(model(ops.array([row]))))[0]
+    return sum(logits[t - 1, row[t]] for t in range(start, len(row)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_greedy_equals_the_slow_loop(model, data):
+    row = st.lists(st.integers(0, 6), min_size=1, max_size=8)
+    prompts = data.draw(st.lists(row, min_size=3, max_size=3))
+    end = data.draw(st.sampled_from([None, 0, 3]))
+    tokens, ends = decoding.generate(model, prompts, max_length=12, end_id=end)
+    want = reference_generate(model, prompts, 12, end)
+    assert [r[:n].tolist() for r, n in zip(tokens, ends, strict=True)] == want
+
+
+def test_a_row_is_frozen_at_its_end(model):
+    end = reference_generate(model, [[1]], 4)[0][2]
+    tokens, ends = decoding.generate(model, [[1], [2, 3]], max_length=12, end_id=end, pad_id=5)
+    assert ends[0] == np.argmax(tokens[0][1:] == end) + 2
+    assert np.all(tokens[0, ends[0] :] == 5)
+
+
+def test_an_end_token_within_the_prompt_does_not_stop_the_row(model):
+    tokens, ends = decoding.generate(model, [[3, 3, 3, 1]], max_length=6, end_id=3)
+    assert tokens[0, :4].tolist() == [3, 3, 3, 1] and ends[0] > 4
+
+
+def test_no_second_compilation_in_the_same_bucket():
+    fresh = kerastf.create_model("gpt", **{**TINY, "max_length": 64})
+    for prompt, length in (([1, 2, 3, 4], 20), ([1, 2, 3, 4, 5], 30), ([1, 2, 3, 4, 5, 6], 64)):
+        fresh.generate([prompt], max_length=length)
+    functions = fresh._decoding_functions
+    assert len(functions) == 1 and next(iter(functions.values())).experimental_get_tracing_count() == 1
+
+
+def test_weights_that_change_are_seen(model):
+    fresh = kerastf.create_model("gpt", **TINY)
+    shake(fresh, 1)
+    fresh.generate([[1]], max_length=12)
+    fresh.set_weights(model.get_weights())
+    assert fresh.generate([[1]], max_length=12).tolist() == model.generate([[1]], max_length=12).tolist()
+
+
+@pytest.mark.parametrize("sampler", ["random", "top_k", "top_p", {"name": "random", "temperature": 0.5}])
+def test_seed(model, sampler):
+    draw = lambda seed: model.generate([[1], [2]], max_length=12, sampler=sampler, seed=seed).tolist()  # noqa: E731
+    assert draw(1) == draw(1)
+    assert len({str(draw(s)) for s in range(6)}) > 1
+
+
+def test_random_sampling_follows_the_distribution(model):
+    chances = ops.convert_to_numpy(ops.softmax(model(ops.array([[1]]))[0, -1]))
+    rows = model.generate([[1]] * 4000, max_length=2, sampler="random", seed=3)[:, 1]
+    counts = np.bincount(rows, minlength=7) / 4000
+    assert np.all(np.abs(counts - chances) < 4 * np.sqrt(chances * (1 - chances) / 4000) + 1e-9)
+
+
+def test_top_k_of_one_and_cold_sampling_are_greedy(model):
+    greedy = model.generate([[1], [2, 3]], max_length=12).tolist()
+    for sampler in ({"name": "top_k", "k": 1}, {"name": "random", "temperature": 1e-4}, {"name": "top_p", "p": 1e-6}):
+        assert model.generate([[1], [2, 3]], max_length=12, sampler=sampler, seed=0).tolist() == greedy
+
+
+def test_top_k_draws_from_the_k_best_only(model):
+    best = set(np.argsort(-ops.convert_to_numpy(model(ops.array([[1]]))[0, -1]))[:3].tolist())
+    rows = model.generate([[1]] * 500, max_length=2, sampler={"name": "top_k", "k": 3}, seed=1)
+    assert len(set(rows[:, 1].tolist())) > 1 and set(rows[:, 1].tolist()) <= best
+
+
+@settings(max_examples=20, deadline=None)
+@given(prompts=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=2, max_size=2))
+def test_one_beam_is_greedy(model, prompts):
+    greedy, _ = decoding.generate(model, prompts, max_length=12, end_id=0)
+    beams, _, _ = decoding.beam_search(model, prompts, max_length=12, num_beams=1, end_id=0)
+    assert beams[:, 0].tolist() == greedy.tolist()
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_as_many_beams_as_paths_find_the_best(model, penalty):
+    """49 beams over two steps of seven tokens are an exhaustive search."""
+    prompts = [[1, 2], [3, 4]]
+    beams, ends, scores = decoding.beam_search(model, prompts, max_length=4, num_beams=49, length_penalty=penalty)
+    for row, prompt in enumerate(prompts):
+        every = {
+            p: log_probability(model, [*prompt, *p], 2) / 2**penalty for p in itertools.product(range(7), repeat=2)
+        }
+        assert tuple(beams[row, 0, 2:]) == max(every, key=every.get)
+        np.testing.assert_allclose(scores[row], sorted(every.values(), reverse=True), atol=1e-4)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=2, max_size=2),
+    end=st.sampled_from([None, 0]),
+)
+def test_scores_of_beams_are_their_log_probabilities(model, prompts, end):
+    beams, ends, scores = decoding.beam_search(
+        model, prompts, max_length=9, num_beams=3, length_penalty=0.0, end_id=end, pad_id=6
+    )
+    for row, prompt in enumerate(prompts):
+        assert np.all(np.diff(scores[row]) <= 1e-6)
+        for beam in range(3):
+            n = ends[row, beam]
+            want = log_probability(model, beams[row, beam, :n].tolist(), len(prompt))
+            assert scores[row, beam] == pytest.approx(want, abs=1e-3)
+            assert np.all(beams[row, beam, n:] == 6)
+            if end is not None and n < 9:
+                assert beams[row, beam, n - 1] == end
+
+
+def test_text_in_text_out():
+    tokenizer = CharacterTokenizer("abcdef", special_tokens=("pad", "end", "unknown"))
+    model = kerastf.create_model("gpt", tokenizer=tokenizer, max_length=12, dim=8, num_layers=1, num_heads=2)
+    assert model.options["vocab_size"] == 9 and model.options["pad_id"] == 6
+    assert model.generate("ab", max_length=6).startswith("ab")
+    texts = model.generate(["a", "fed"], max_length=6)
+    assert [t[:1] for t in texts] == ["a", "f"]
+    assert model.generate("ab", max_length=6, num_beams=2).startswith("ab")
+
+
+@given(text=st.text())
+def test_byte_tokenizer_round_trip(text):
+    tokenizer = ByteTokenizer(special_tokens=("pad", "end"))
+    numbers = tokenizer.encode(text)
+    assert tokenizer.decode([*numbers, tokenizer.end_id, tokenizer.pad_id]) == text
+
+
+@given(text=st.text(min_size=1), more=st.text())
+def test_character_tokenizer_round_trip(text, more):
+    tokenizer = CharacterTokenizer.from_text(text, special_tokens=("unknown",))
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.decode(tokenizer.encode(more)) == "".join(c for c in more if c in text)
+    again = kerastf.text.from_config(tokenizer.get_config())
+    assert again.encode(more) == tokenizer.encode(more)

@@ -1,0 +1,255 @@
+"""Saving and loading: fresh processes, both import orders, missing plugins, strangers' files."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import kerastf
+from kerastf.errors import FileFormatError, PluginError
+from kerastf.text import CharacterTokenizer
+
+TINY = {"vocab_size": 11, "max_length": 16, "dim": 12, "num_layers": 2, "num_heads": 3}
+
+
+def fresh(code, **environment):
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model with a plugin's attention and norm, trained for a moment, saved."""
+    keras.utils.set_random_seed(1)
+    model = kerastf.create_model("gpt", **TINY, attention="linear_attention/linear", norm="template/unit")
+    model.compile(keras.optimizers.AdamW(1e-2, weight_decay=0.1))
+    x = np.random.default_rng(0).integers(0, 11, (16, 9))
+    model.fit(x[:, :-1], x[:, 1:], epochs=2, verbose=0)
+    path = tmp_path_factory.mktemp("saved") / "model.keras"
+    model.save(path)
+    return model, x, path
+
+
+ORDERS = {
+    "kerastf first": "import kerastf, keras",
+    "keras first": "import keras, kerastf",
+    "somebody asks for the spec": "import kerastf, importlib.util; importlib.util.find_spec('keras'); import keras",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_plain_keras_loads_it_in_a_fresh_process(trained, order):
+    model, x, path = trained
+    code = f"""
+{ORDERS[order]}
+import numpy as np
+model = keras.saving.load_model({str(path)!r})
+print(float(np.sum(np.abs(keras.ops.convert_to_numpy(model(np.arange(8)[None]))))), model.optimizer.iterations.numpy())
+x = np.random.default_rng(0).integers(0, 11, (16, 9))
+print(model.fit(x[:, :-1], x[:, 1:], verbose=0).history["loss"][0])
+"""
+    out = fresh(code).split()
+    total = float(np.sum(np.abs(keras.ops.convert_to_numpy(model(np.arange(8)[None])))))
+    assert float(out[0]) == pytest.approx(total, rel=1e-5)
+    assert int(out[1]) == 2  # the optimizer goes on where it was
+    assert float(out[2]) < 2.4
+
+
+def test_load_model_equals_and_goes_on_alike(trained):
+    model, x, path = trained
+    loaded = kerastf.load_model(path)
+    assert loaded.get_config() == model.get_config()
+    a, b = (m.evaluate(x[:, :-1], x[:, 1:], verbose=0) for m in (model, loaded))
+    assert a == b
+    excluded = [v.path for v in loaded.trainable_variables if not loaded.optimizer._use_weight_decay(v)]
+    assert excluded == [v.path for v in loaded.trainable_variables if len(v.shape) < 2]
+
+
+def test_provenance_is_in_the_file(trained):
+    saved = kerastf.inspect(trained[2])
+    assert saved.model == "gpt"
+    assert saved.provenance["linear_attention/linear"] == {
+        "distribution": "kerastf-linear-attention",
+        "version": "0.1.0",
+    }
+    assert saved.provenance["gpt"]["distribution"] == "kerastf"
+    assert saved.parameters == trained[0].count_params()
+
+
+def test_inspect_needs_neither_tensorflow_nor_the_plugin(trained):
+    code = f"""
+import sys, kerastf.cli
+kerastf.cli.main(["inspect", {str(trained[2])!r}])
+print([m for m in sys.modules if m.split(".")[0] in ("tensorflow", "keras", "kerastf_linear_attention")])
+"""
+    out = fresh(code)
+    assert "linear_attention/linear: kerastf-linear-attention 0.1.0" in out
+    assert out.splitlines()[-1] == "[]"
+
+
+def test_a_missing_plugin_is_one_clear_error(trained, install, tmp_path):
+    install(
+        "kerastf-gone", {"norm": {"gone": "Gone"}},
+        code="""
+        from kerastf import register
+        from kerastf_template import Unit
+
+        @register("norm", "gone", supports=("causal",))
+        class Gone(Unit):
+            pass
+        """,
+    )  # fmt: skip
+    path = tmp_path / "gone.keras"
+    kerastf.create_model("gpt", **TINY, norm="gone/gone").save(path)
+    code = f"""
+import kerastf, keras
+for load in (keras.saving.load_model, kerastf.load_model):
+    try:
+        load({str(path)!r})
+    except ImportError as error:
+        print(type(error).__name__, error)
+"""
+    want = (
+        "PluginError The file needs the norm block `gone/gone`, and no installed package offers it. The file says it "
+        "comes from kerastf-gone 1.0. If you trust that package: pip install kerastf-gone==1.0"
+    )
+    assert fresh(code, PYTHONPATH="").splitlines() == [want, want]
+
+
+def test_plugins_none_for_strangers_files(trained):
+    path = str(trained[2])
+    code = f"""
+import sys, kerastf
+try:
+    kerastf.load_model({path!r}, plugins="none")
+except ImportError as error:
+    print(error)
+print("kerastf_linear_attention" in sys.modules)
+kerastf.load_model({path!r}, plugins=["linear_attention", "template"])
+"""
+    out = fresh(code).splitlines()
+    assert out[0].startswith("`linear_attention/linear` (attention) comes from the plugin") or "2 problems" in out[0]
+    assert out[-1] == "False"
+
+
+def test_tokenizer_and_dtype_travel(tmp_path):
+    tokenizer = CharacterTokenizer("abc ", special_tokens=("end",))
+    model = kerastf.create_model(
+        "gpt", tokenizer=tokenizer, max_length=8, dim=8, num_layers=1, num_heads=2, dtype="bfloat16"
+    )
+    model.save(tmp_path / "m.keras")
+    loaded = kerastf.load_model(tmp_path / "m.keras")
+    assert loaded.tokenizer.encode("a cab") == tokenizer.encode("a cab")
+    assert loaded.dtype_policy.name == "bfloat16"
+    assert loaded.generate("a", max_length=5) == model.generate("a", max_length=5)
+
+
+def test_saving_is_atomic(tmp_path, monkeypatch):
+    model = kerastf.create_model("gpt", **TINY)
+    path = tmp_path / "m.keras"
+    model.save(path)
+    before = path.read_bytes()
+
+    def half(self, filepath, **kwargs):
+        filepath.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(keras.Model, "save", half)
+    with pytest.raises(OSError, match="no space left"):
+        model.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m.keras"]
+
+
+def test_local_blocks_survive_in_the_same_session(tmp_path):
+    @kerastf.register("norm", "mine", supports=("causal",))
+    class Mine(keras.layers.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+
+        def call(self, x):
+            return x / 2
+
+        def compute_output_shape(self, x_shape):
+            return x_shape
+
+    model = kerastf.create_model("gpt", **TINY, norm=Mine)
+    assert model.options["norm"] == "local/mine"
+    model.save(tmp_path / "m.keras")
+    kerastf.load_model(tmp_path / "m.keras")
+
+
+def rewrite(path, out, change):
+    """Copies an archive, letting `change` alter the members."""
+    with zipfile.ZipFile(path) as source:
+        members = {i.filename: source.read(i) for i in source.infolist()}
+    change(members)
+    with zipfile.ZipFile(out, "w") as target:
+        for name, content in members.items():
+            target.writestr(name, content)
+    return out
+
+
+def test_strangers_files(trained, tmp_path):
+    def lie(members):
+        config = json.loads(members["config.json"])
+        config["config"]["attention"] = "os/system"
+        config["config"]["provenance"] = {}
+        members["config.json"] = json.dumps(config)
+
+    with pytest.raises(LookupError, match="no installed plugin has the namespace `os`"):
+        kerastf.load_model(rewrite(trained[2], tmp_path / "a.keras", lie))
+
+    def escape(members):
+        members["../evil.txt"] = b"x"
+
+    with pytest.raises(FileFormatError, match="would leave its folder"):
+        kerastf.load_model(rewrite(trained[2], tmp_path / "b.keras", escape))
+
+    def surplus(members):
+        members["payload.pkl"] = b"x"
+
+    with pytest.raises(FileFormatError, match="unexpected member"):
+        kerastf.load_model(rewrite(trained[2], tmp_path / "c.keras", surplus))
+
+    bomb = tmp_path / "d.keras"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as target:
+        target.writestr("metadata.json", b" " * (65 * 2**20))
+        target.writestr("config.json", "{}")
+        target.writestr("model.weights.h5", "")
+    with pytest.raises(FileFormatError, match="beyond what a file"):
+        kerastf.load_model(bomb)
+
+
+def test_every_truncation_is_a_clear_error(trained, tmp_path):
+    whole = trained[2].read_bytes()
+    for cut in range(0, len(whole), max(1, len(whole) // 40)):
+        path = tmp_path / "cut.keras"
+        path.write_bytes(whole[:cut])
+        with pytest.raises(FileFormatError):
+            kerastf.inspect(path)
+
+
+def test_flipped_bytes_never_load_as_something_else(trained, tmp_path):
+    whole = bytearray(trained[2].read_bytes())
+    rng = np.random.default_rng(0)
+    want = keras.ops.convert_to_numpy(trained[0](np.arange(8)[None]))
+    for _ in range(25):
+        broken = bytearray(whole)
+        broken[int(rng.integers(len(whole)))] ^= 1 << int(rng.integers(8))
+        path = tmp_path / "flip.keras"
+        path.write_bytes(broken)
+        try:
+            model = kerastf.load_model(path, compile=False)
+        except (FileFormatError, PluginError, LookupError, ValueError):
+            continue
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(model(np.arange(8)[None])), want)

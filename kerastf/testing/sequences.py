@@ -77,15 +77,22 @@ def cross(subject):
         raise Broken(f"masked positions of the context changed the output by {gap:.2g}")
 
 
-@check("steps", ("attention", "feedforward"), "step by step equals the whole, for tokens, prompts and ragged rows")
+@check("steps", SEQUENCE_KINDS, "step by step equals the whole, for tokens, prompts and ragged rows")
 def steps(subject):
     _need(subject, "decode" if subject.kind == "attention" else "causal")
     layer = subject.make()
-    if subject.kind == "feedforward" and not hasattr(layer, "step"):
-        raise NotAsked("it has no state: each position stands alone")
     x = subject.inputs(length=LENGTH + 2)["x"]
     want = _call(subject, layer, x, causal=True)
     total = x.shape[1]
+    if subject.kind != "attention" and not hasattr(layer, "step"):
+        alone = np.concatenate([_call(subject, layer, x[:, t : t + 1]) for t in range(total)], axis=1)
+        gap = difference(alone, want)
+        if gap > TOLERANCE:
+            raise Broken(
+                f"a position alone differs from the same position in a sequence by {gap:.2g}: it looks at others, so "
+                f"decoding needs init_state and step"
+            )
+        return
 
     def run(sizes, wrap):
         state, at, outputs = layer.init_state(x.shape[0], total), 0, []

@@ -24,13 +24,49 @@ class Model(keras.Model):
 
     @classmethod
     def complete(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Fills options that follow from others; called with options of the right types."""
+        """Fills options that follow from others: the tokenizer's sizes, the global dtype."""
+        tokenizer = text.from_config(options["tokenizer"])
+        if tokenizer is not None:
+            options["tokenizer"] = tokenizer.get_config()
+            for name in ("vocab_size", "pad_id"):
+                if options[name] is None:
+                    options[name] = getattr(tokenizer, name)
+        options["dtype"] = options["dtype"] or keras.config.dtype_policy().name
         return options
 
     @classmethod
     def problems(cls, options: dict[str, Any]) -> list[str]:
         """What is wrong with the options beyond their types, one sentence each."""
-        return []
+        return cls.size_problems(options, "vocab_size", "dim")
+
+    @classmethod
+    def size_problems(cls, options: dict[str, Any], *sizes: str) -> list[str]:
+        """What can be wrong in every family: sizes, dropout, tokens, dtype."""
+        found = []
+        if options["vocab_size"] is None:
+            found.append(
+                "`vocab_size` is needed: how many tokens there are, or give a tokenizer. Received: vocab_size=None"
+            )
+        for name in sizes:
+            if options[name] is not None and options[name] < 1:
+                found.append(f"`{name}` must be at least 1. Received: {name}={options[name]}")
+        if not 0 <= options["dropout"] < 1:
+            found.append(f"`dropout` must be in [0, 1). Received: dropout={options['dropout']}")
+        tokenizer, size, pad = text.from_config(options["tokenizer"]), options["vocab_size"], options["pad_id"]
+        if tokenizer and size is not None and tokenizer.vocab_size > size:
+            found.append(
+                f"`vocab_size` must hold the tokenizer's {tokenizer.vocab_size} tokens. Received: vocab_size={size}"
+            )
+        if pad is not None and size is not None and not 0 <= pad < size:
+            found.append(f"`pad_id` must be a token in [0, {size}). Received: pad_id={pad}")
+        try:
+            keras.dtype_policies.get(options["dtype"])
+        except (ValueError, TypeError):
+            found.append(
+                "`dtype` must be the name of a Keras dtype policy, such as 'float32' or 'mixed_bfloat16'. "
+                f"Received: dtype={options['dtype']!r}"
+            )
+        return found
 
     @classmethod
     def facts(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -82,6 +118,27 @@ class Model(keras.Model):
 
     def check_data(self, x, y):
         """Raises `InputError` for arrays that the model cannot be trained on; data sets are checked as they come."""
+
+    def check_tokens(self, x, y, vocab_size, max_length=None):
+        """What a family of one token input asks of arrays: their shapes, and tokens that exist."""
+        if not isinstance(x, np.ndarray):
+            return
+        if x.ndim != 2:
+            raise InputError(f"The input must be tokens of shape (rows, length). Received: shape {x.shape}")
+        if x.size and not (x.min() >= 0 and x.max() < vocab_size):
+            wrong = x.min() if x.min() < 0 else x.max()
+            raise InputError(f"Tokens must be in [0, {vocab_size}), as vocab_size={vocab_size} says. Received: {wrong}")
+        if max_length is not None and x.shape[1] > max_length:
+            raise InputError(
+                f"The model has {max_length} positions. Cut the input, or build it with max_length={x.shape[1]}. "
+                f"Received: {x.shape[1]} positions"
+            )
+        wanted = self.head.compute_output_shape((*x.shape, self.options["dim"]))[:-1]
+        if isinstance(y, np.ndarray) and y.shape[: len(wanted)] != wanted:
+            raise InputError(
+                f"The head `{self.head.registry_entry.id}` wants targets of shape {wanted} for this input. "
+                f"Received: shape {y.shape}"
+            )
 
     def get_compile_config(self):
         found = super().get_compile_config()
@@ -221,10 +278,11 @@ class Model(keras.Model):
         lacking = []
         if "decode" not in self.head.supports:
             lacking.append(f"the head `{self.head.registry_entry.id}`")
-        _, blocks = config.expand_slot("attention", self.options["attention"], self._depth("attention"))
-        for id in dict.fromkeys(b["name"] for b in blocks):
-            if "decode" not in registry.resolve("attention", id).supports:
-                lacking.append(f"the attention `{id}`")
+        if "attention" in self.slots:
+            _, blocks = config.expand_slot("attention", self.options["attention"], self._depth("attention"))
+            for id in dict.fromkeys(b["name"] for b in blocks):
+                if "decode" not in registry.resolve("attention", id).supports:
+                    lacking.append(f"the attention `{id}`")
         if lacking:
             raise InputError(f"This model cannot generate: {' and '.join(lacking)} cannot decode step by step.")
 

@@ -3,13 +3,11 @@
 from typing import Any, Literal
 
 import keras
-import numpy as np
 from keras import ops
 
 from kerastf import config, text
 from kerastf.blocks.stack import TransformerLayer
 from kerastf.config import create_block
-from kerastf.errors import InputError
 from kerastf.models.base import Model
 from kerastf.registry import register
 
@@ -118,45 +116,8 @@ class GPT(Model):
         self.max_length = options["max_length"]
 
     @classmethod
-    def complete(cls, options):
-        tokenizer = text.from_config(options["tokenizer"])
-        if tokenizer is not None:
-            options["tokenizer"] = tokenizer.get_config()
-            for name in ("vocab_size", "pad_id"):
-                if options[name] is None:
-                    options[name] = getattr(tokenizer, name)
-        options["dtype"] = options["dtype"] or keras.config.dtype_policy().name
-        return options
-
-    @classmethod
     def problems(cls, options):
-        found = []
-        sizes = ("vocab_size", "max_length", "dim", "num_layers", "num_heads")
-        if options["vocab_size"] is None:
-            found.append(
-                "`vocab_size` is needed: how many tokens there are, or give a tokenizer. Received: vocab_size=None"
-            )
-        for name in sizes:
-            if options[name] is not None and options[name] < 1:
-                found.append(f"`{name}` must be at least 1. Received: {name}={options[name]}")
-        if not 0 <= options["dropout"] < 1:
-            found.append(f"`dropout` must be in [0, 1). Received: dropout={options['dropout']}")
-        tokenizer, size, pad = options["tokenizer"], options["vocab_size"], options["pad_id"]
-        if tokenizer and size is not None and text.from_config(tokenizer).vocab_size > size:
-            found.append(
-                f"`vocab_size` must hold the tokenizer's {text.from_config(tokenizer).vocab_size} tokens. "
-                f"Received: vocab_size={size}"
-            )
-        if pad is not None and size is not None and not 0 <= pad < size:
-            found.append(f"`pad_id` must be a token in [0, {size}). Received: pad_id={pad}")
-        try:
-            keras.dtype_policies.get(options["dtype"])
-        except (ValueError, TypeError):
-            found.append(
-                "`dtype` must be the name of a Keras dtype policy, such as 'float32' or 'mixed_bfloat16'. "
-                f"Received: dtype={options['dtype']!r}"
-            )
-        return found
+        return cls.size_problems(options, "vocab_size", "max_length", "dim", "num_layers", "num_heads")
 
     @classmethod
     def facts(cls, options):
@@ -168,25 +129,8 @@ class GPT(Model):
         }
 
     def check_data(self, x, y):
-        if not isinstance(x, np.ndarray):
-            return
-        if x.ndim != 2:
-            raise InputError(f"The input must be tokens of shape (rows, length). Received: shape {x.shape}")
-        size = self.options["vocab_size"]
-        if x.size and not (x.min() >= 0 and x.max() < size):
-            wrong = x.min() if x.min() < 0 else x.max()
-            raise InputError(f"Tokens must be in [0, {size}), as vocab_size={size} says. Received: {wrong}")
-        if self.position is not None and hasattr(self.position, "max_length") and x.shape[1] > self.max_length:
-            raise InputError(
-                f"The model has {self.max_length} positions. Cut the input, or build it with max_length={x.shape[1]}. "
-                f"Received: {x.shape[1]} positions"
-            )
-        per_token = self.head.compute_output_shape((*x.shape, self.options["dim"]))[:-1]
-        if isinstance(y, np.ndarray) and y.shape[: len(per_token)] != per_token:
-            raise InputError(
-                f"The head `{self.head.registry_entry.id}` wants targets of shape {per_token} for this input. "
-                f"Received: shape {y.shape}"
-            )
+        limit = self.max_length if hasattr(self.position, "max_length") else None
+        self.check_tokens(x, y, self.options["vocab_size"], limit)
 
     def init_state(self, batch_size, max_length):
         """The decoding state before the first token: one per layer."""

@@ -19,7 +19,7 @@ _LAZY = {
     "inspect": "kerastf.checkpoint",
 }
 _MODULES = ("blocks", "checkpoint", "config", "data", "decoding", "describe", "errors", "functional", "models",
-            "plots", "plugins", "registry", "testing", "text")  # fmt: skip
+            "plots", "plugins", "registry", "testing", "text", "training")  # fmt: skip
 
 __all__ = ["create_block", "create_model", "list_blocks", "list_models", "register", *_LAZY, *_MODULES]
 

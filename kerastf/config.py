@@ -18,6 +18,7 @@ from typing import Any
 
 from kerastf import registry
 from kerastf.errors import ConfigError, FileFormatError, PluginError, UnknownNameError
+from kerastf.plugins import KINDS
 from kerastf.registry import did_you_mean, nearest
 
 # What other libraries call an option that stands here under another name.
@@ -261,8 +262,9 @@ def describe_type(hint: Any) -> str:
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def block_spec(kind: str, value: Any) -> dict[str, Any]:
-    """The canonical `{"name": id, **options}` of one block value."""
+def block_spec(slot: str, value: Any) -> dict[str, Any]:
+    """The canonical `{"name": id, **options}` of one block value, for a slot or a kind."""
+    kind = slot_kind(slot)
     if isinstance(value, type):
         return {"name": registry.entry_of(kind, value).id}
     if isinstance(value, str):
@@ -271,8 +273,8 @@ def block_spec(kind: str, value: Any) -> dict[str, Any]:
         name = value.get("name")
         if not isinstance(name, str | type):
             raise ConfigError(
-                f"The slot `{kind}` takes a dict that says the name: {{'name': ..., ...}}. "
-                f"Received: {kind}={_short(value)}"
+                f"The slot `{slot}` takes a dict that says the name: {{'name': ..., ...}}. "
+                f"Received: {slot}={_short(value)}"
             )
         rest = {str(k): plain(v) for k, v in value.items() if k != "name"}
         return {"name": registry.entry_of(kind, name).id, **rest}
@@ -283,10 +285,10 @@ def block_spec(kind: str, value: Any) -> dict[str, Any]:
         changed = {n: v for n, v in options.items() if v != defaults[n]}
         fix = {"name": entry.id, **changed} if changed else entry.id
         raise ConfigError(
-            f"The slot `{kind}` takes a name, not a layer, because one layer object cannot serve every depth. "
-            f"Write {kind}={fix!r}. Received: a {type(value).__name__} object"
+            f"The slot `{slot}` takes a name, not a layer, because one layer object cannot serve every depth. "
+            f"Write {slot}={fix!r}. Received: a {type(value).__name__} object"
         )
-    raise ConfigError(f"The slot `{kind}` takes a name or a dict with a name. Received: {kind}={_short(value)}")
+    raise ConfigError(f"The slot `{slot}` takes a name or a dict with a name. Received: {slot}={_short(value)}")
 
 
 def plain(value: Any) -> Any:
@@ -304,11 +306,16 @@ def plain(value: Any) -> Any:
     return value
 
 
-def expand_slot(kind: str, value: Any, depth: int | None) -> tuple[Any, list[dict[str, Any]]]:
+def slot_kind(slot: str) -> str:
+    """The kind of a slot: its name, or the last word of it (`cross_attention` takes an attention)."""
+    return slot if slot in KINDS else slot.rpartition("_")[2]
+
+
+def expand_slot(slot: str, value: Any, depth: int | None) -> tuple[Any, list[dict[str, Any]]]:
     """Reads a slot value.
 
     Args:
-        kind: The slot's kind.
+        slot: The slot's name.
         value: A name, a dict with a name, a list cycled over depth, or a map from layer number to either.
         depth: How many layers there are; None for a slot that takes one block.
 
@@ -318,17 +325,17 @@ def expand_slot(kind: str, value: Any, depth: int | None) -> tuple[Any, list[dic
     if isinstance(value, Mapping) and "name" not in value and value and all(map(_is_layer_key, value)):
         if depth is None:
             raise ConfigError(
-                f"The slot `{kind}` takes one block, not a map over layers. Received: {kind}={_short(value)}"
+                f"The slot `{slot}` takes one block, not a map over layers. Received: {slot}={_short(value)}"
             )
-        return _expand_map(kind, value, depth)
+        return _expand_map(slot, value, depth)
     if isinstance(value, list | tuple):
         if depth is None:
-            raise ConfigError(f"The slot `{kind}` takes one block, not a list. Received: {kind}={_short(value)}")
+            raise ConfigError(f"The slot `{slot}` takes one block, not a list. Received: {slot}={_short(value)}")
         if not value:
-            raise ConfigError(f"The slot `{kind}` got an empty list. Received: {kind}=[]")
-        specs = [block_spec(kind, v) for v in value]
+            raise ConfigError(f"The slot `{slot}` got an empty list. Received: {slot}=[]")
+        specs = [block_spec(slot, v) for v in value]
         return [_brief(s) for s in specs], [dict(specs[i % len(specs)]) for i in range(depth)]
-    spec = block_spec(kind, value)
+    spec = block_spec(slot, value)
     return _brief(spec), [dict(spec) for _ in range(1 if depth is None else depth)]
 
 
@@ -336,8 +343,8 @@ def _is_layer_key(key: Any) -> bool:
     return key == "default" or str(key).removeprefix("-").isdigit()
 
 
-def _expand_map(kind: str, value: Mapping[Any, Any], depth: int) -> tuple[Any, list[dict[str, Any]]]:
-    default = block_spec(kind, value["default"]) if "default" in value else None
+def _expand_map(slot: str, value: Mapping[Any, Any], depth: int) -> tuple[Any, list[dict[str, Any]]]:
+    default = block_spec(slot, value["default"]) if "default" in value else None
     layers: list[dict[str, Any] | None] = [default] * depth
     canonical = {"default": _brief(default)} if default else {}
     for key, block in value.items():
@@ -346,16 +353,16 @@ def _expand_map(kind: str, value: Mapping[Any, Any], depth: int) -> tuple[Any, l
         number = int(key)
         if not -depth <= number < depth:
             raise ConfigError(
-                f"The slot `{kind}` names layer {number}, and there are {depth} layers (0 to {depth - 1}). "
-                f"Received: {kind}={_short(value)}"
+                f"The slot `{slot}` names layer {number}, and there are {depth} layers (0 to {depth - 1}). "
+                f"Received: {slot}={_short(value)}"
             )
-        layers[number] = block_spec(kind, block)
+        layers[number] = block_spec(slot, block)
         canonical[str(number % depth)] = _brief(layers[number] or {})
     missing = [str(i) for i, layer in enumerate(layers) if layer is None]
     if missing:
         raise ConfigError(
-            f"The slot `{kind}` says nothing of layer {', '.join(missing)}; add a 'default'. "
-            f"Received: {kind}={_short(value)}"
+            f"The slot `{slot}` says nothing of layer {', '.join(missing)}; add a 'default'. "
+            f"Received: {slot}={_short(value)}"
         )
     return canonical, [dict(layer) for layer in layers if layer is not None]
 
@@ -395,9 +402,9 @@ def plan(cls: Any, options: Mapping[str, Any], subject: str = "") -> Plan:
     depth = full.get("num_layers")
     depth = depth if isinstance(depth, int) and depth > 0 else 1
     blocks: dict[str, list[dict[str, Any]]] = {}
-    for kind, per_layer in slots.items():
+    for slot, per_layer in slots.items():
         try:
-            full[kind], blocks[kind] = expand_slot(kind, full[kind], depth if per_layer else None)
+            full[slot], blocks[slot] = expand_slot(slot, full[slot], depth if per_layer else None)
         except (ValueError, LookupError, ImportError) as error:
             problems.add(error)
     if not problems.errors:
@@ -414,7 +421,8 @@ def _distinct(specs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _check_given(blocks: Mapping[str, list[dict[str, Any]]], problems: Problems) -> None:
     """With the model's own options unsound, still report unknown options of the blocks."""
-    for kind, specs in blocks.items():
+    for slot, specs in blocks.items():
+        kind = slot_kind(slot)
         for spec in _distinct(specs):
             try:
                 cls = registry.resolve(kind, spec["name"])
@@ -438,15 +446,18 @@ def _fill(cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, An
             needs["attention"] = needs.get("attention", set()) | handed
     if "head" in blocks and "embedding" in blocks and _is_tied(blocks["head"][0]):
         needs["embedding"] = needs.get("embedding", set()) | {"tied"}
-    for kind, specs in blocks.items():
+    for slot, specs in blocks.items():
+        kind = slot_kind(slot)
+        # A position is handed to self-attention; between two sequences it has no meaning.
+        known = facts if slot == kind else {k: v for k, v in facts.items() if k != "position"}
         unmet = []
         for spec in _distinct(specs):
-            lacking = needs.get(kind, set()) - _supports(kind, spec, problems)
+            lacking = needs.get(slot, set()) - _supports(kind, spec, problems)
             if lacking:
                 problems.add(_unmet(kind, spec, lacking, options))
                 unmet.append(spec["name"])
         for spec in specs:
-            _fill_one(kind, spec, facts)
+            _fill_one(kind, spec, known)
         for spec in _distinct(s for s in specs if s["name"] not in unmet):
             _try(kind, spec, facts.get("dim"), problems)
 

@@ -2,7 +2,7 @@
 
 Shapes: B batch, L length of the buffer, W beams, V vocabulary. Rows may have prompts of different lengths: the loop
 starts at the shortest and takes a row's own tokens for as long as its prompt goes on, so it needs nothing of a block
-but its state. A row is frozen at its end token.
+but its state. A row is frozen at its end token. Padding is never chosen: it fills what comes after the end.
 """
 
 import keras
@@ -15,7 +15,7 @@ from kerastf.errors import InputError
 from kerastf.functional import NEGATIVE
 
 
-def generate(model, prompts, *, max_length, sampler="greedy", seed=None, end_id=None, pad_id=None):
+def generate(model, prompts, *, max_length, sampler="greedy", seed=None, end_id=None, pad_id=None, context=None):
     """Continues each prompt token by token.
 
     Args:
@@ -26,6 +26,7 @@ def generate(model, prompts, *, max_length, sampler="greedy", seed=None, end_id=
         seed: For samplers that draw: the same seed gives the same tokens.
         end_id: A row is frozen once it has chosen this token; None never stops a row.
         pad_id: What fills a row after its end; by default the end token.
+        context: By name: arrays, batch first, that `init_state` takes too (the source of a translation).
 
     Returns:
         Tokens `(B, L)` and the length of each row `(B,)`, as NumPy arrays.
@@ -33,18 +34,22 @@ def generate(model, prompts, *, max_length, sampler="greedy", seed=None, end_id=
     tokens, lengths, prefill = _buffer(model, prompts, max_length, pad_id, end_id)
     chooser = block_from("sampler", sampler, {"seed": seed})
     settings = {k: v for k, v in chooser.get_config().items() if k != "seed"}
-    key = ("generate", tokens.shape, prefill, end_id, pad_id, type(chooser), repr(sorted(settings.items())))
+    context = context or {}
+    shapes = tuple((k, v.shape) for k, v in context.items())
+    key = ("generate", tokens.shape, shapes, prefill, end_id, pad_id, type(chooser), repr(sorted(settings.items())))
 
     def build():
-        return compat.compiled(_sampling_loop(model, chooser, prefill, end_id, _filler(pad_id, end_id)), model)
+        return compat.compiled(_sampling_loop(model, chooser, prefill, end_id, pad_id), model)
 
     function = _cached(model, key, build)
     seeds = [v.value for v in chooser.variables]
-    out, ends = function(ops.array(tokens), ops.array(lengths), ops.array(max_length, dtype="int32"), seeds)
+    out, ends = function(*_tensors(tokens, lengths, max_length, context), seeds)
     return ops.convert_to_numpy(out)[:, :max_length], ops.convert_to_numpy(ends)
 
 
-def beam_search(model, prompts, *, max_length, num_beams, length_penalty=1.0, end_id=None, pad_id=None):
+def beam_search(
+    model, prompts, *, max_length, num_beams, length_penalty=1.0, end_id=None, pad_id=None, context=None
+):  # fmt: skip
     """Keeps the `num_beams` most likely continuations of each prompt at every step.
 
     A continuation's score is its log-probability divided by its length to the power `length_penalty`; the prompt does
@@ -58,24 +63,32 @@ def beam_search(model, prompts, *, max_length, num_beams, length_penalty=1.0, en
         length_penalty: 0 prefers short ones, 1 compares by mean log-probability.
         end_id: A continuation is frozen once it has chosen this token.
         pad_id: What fills a row after its end; by default the end token.
+        context: As for `generate`.
 
     Returns:
         Tokens `(B, W, L)`, lengths `(B, W)` and scores `(B, W)`, best first, as NumPy arrays.
     """
     tokens, lengths, prefill = _buffer(model, prompts, max_length, pad_id, end_id)
-    key = ("beam", tokens.shape, prefill, end_id, pad_id, num_beams, length_penalty)
+    context = context or {}
+    shapes = tuple((k, v.shape) for k, v in context.items())
+    key = ("beam", tokens.shape, shapes, prefill, end_id, pad_id, num_beams, length_penalty)
 
     def build():
-        loop = _beam_loop(model, num_beams, length_penalty, prefill, end_id, _filler(pad_id, end_id))
+        loop = _beam_loop(model, num_beams, length_penalty, prefill, end_id, pad_id)
         return compat.compiled(loop, model)
 
     function = _cached(model, key, build)
-    out, ends, scores = function(ops.array(tokens), ops.array(lengths), ops.array(max_length, dtype="int32"))
+    out, ends, scores = function(*_tensors(tokens, lengths, max_length, context))
     return (
         ops.convert_to_numpy(out)[:, :, :max_length],
         ops.convert_to_numpy(ends),
         ops.convert_to_numpy(scores),
     )
+
+
+def _tensors(tokens, lengths, max_length, context):
+    limit = ops.array(max_length, dtype="int32")
+    return ops.array(tokens), ops.array(lengths), limit, {k: ops.convert_to_tensor(v) for k, v in context.items()}
 
 
 def _cached(model, key, build):
@@ -115,10 +128,19 @@ def _prefill(shortest):
     return shortest // 64 * 64 if shortest >= 64 else 1 << (shortest.bit_length() - 1)
 
 
-def _sampling_loop(model, sampler, prefill, end_id, filler):
-    def run(tokens, lengths, limit, seeds):
+def _without_padding(scores, pad_id, end_id):
+    """Scores `(.., V)` that leave padding no chance; where it doubles as the end token, it stays."""
+    if pad_id is None or pad_id == end_id:
+        return scores
+    return ops.where(ops.arange(scores.shape[-1]) == pad_id, ops.cast(NEGATIVE, scores.dtype), scores)
+
+
+def _sampling_loop(model, sampler, prefill, end_id, pad_id):
+    filler = _filler(pad_id, end_id)
+
+    def run(tokens, lengths, limit, context, seeds):
         batch, width = tokens.shape
-        state = model.init_state(batch, width)
+        state = model.init_state(batch, width, **context)
         logits, state = model.step(tokens[:, :prefill], state, 0)  # (B, V)
         ends = ops.broadcast_to(limit, (batch,))
         done = ops.zeros((batch,), dtype="bool")
@@ -128,7 +150,8 @@ def _sampling_loop(model, sampler, prefill, end_id, filler):
 
         def advance(index, tokens, logits, state, done, ends, seeds):
             with keras.StatelessScope(zip(sampler.variables, seeds, strict=True)) as scope:
-                chosen = sampler.get_next_token(sampler.compute_probabilities(logits))  # (B,)
+                scores = _without_padding(ops.cast(logits, "float32"), pad_id, end_id)
+                chosen = sampler.get_next_token(sampler.compute_probabilities(scores))  # (B,)
             seeds = [scope.get_current_value(v) for v in sampler.variables]
             given = index < lengths
             chosen = ops.where(done, filler, ops.cast(chosen, "int32"))
@@ -148,13 +171,16 @@ def _sampling_loop(model, sampler, prefill, end_id, filler):
     return run
 
 
-def _beam_loop(model, beams, length_penalty, prefill, end_id, filler):
-    def run(tokens, lengths, limit):
+def _beam_loop(model, beams, length_penalty, prefill, end_id, pad_id):
+    filler = _filler(pad_id, end_id)
+
+    def run(tokens, lengths, limit, context):
         batch, width = tokens.shape
         rows = ops.arange(batch * beams, dtype="int32") // beams * beams  # first row of each row's group, (B W,)
         tokens = ops.repeat(tokens, beams, axis=0)  # (B W, L)
         lengths = ops.repeat(lengths[:, None], beams, axis=1)  # (B, W)
-        state = model.init_state(batch * beams, width)
+        context = {name: ops.repeat(value, beams, axis=0) for name, value in context.items()}
+        state = model.init_state(batch * beams, width, **context)
         logits, state = model.step(tokens[:, :prefill], state, 0)  # (B W, V)
         vocab = logits.shape[-1]
         # All beams of a row start alike, so only the first may be extended at first.
@@ -167,7 +193,7 @@ def _beam_loop(model, beams, length_penalty, prefill, end_id, filler):
             return ops.logical_and(index < limit, ops.logical_not(ops.all(done)))
 
         def advance(index, tokens, logits, state, scores, done, ends):
-            logs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
+            logs = _without_padding(ops.log_softmax(ops.cast(logits, "float32"), axis=-1), pad_id, end_id)
             logs = ops.where(done[..., None], frozen, ops.reshape(logs, (batch, beams, vocab)))  # (B, W, V)
             total = ops.reshape(scores[..., None] + logs, (batch, beams * vocab))
             best, flat = ops.top_k(total, beams)  # (B, W) each

@@ -122,7 +122,9 @@ def _options(cls: type) -> dict[str, str]:
     slots = getattr(cls, "slots", {})
     found = {}
     for name, parameter in config.options_of(cls).items():
-        text = f"slot: one {name} block" if name in slots else config.describe_type(hints.get(name, Any))
+        text = (
+            f"slot: one {config.slot_kind(name)} block" if name in slots else config.describe_type(hints.get(name, Any))
+        )
         if slots.get(name):
             text += " per layer"
         if parameter.default is not parameter.empty:

@@ -49,6 +49,13 @@ def test_a_row_is_frozen_at_its_end(model):
     assert np.all(tokens[0, ends[0] :] == 5)
 
 
+def test_padding_is_never_chosen(model):
+    favourite = reference_generate(model, [[1]], 2)[0][1]
+    tokens, _ = decoding.generate(model, [[1], [2]], max_length=12, pad_id=favourite)
+    beams, _, _ = decoding.beam_search(model, [[1], [2]], max_length=12, num_beams=3, pad_id=favourite)
+    assert favourite not in tokens[:, 1:] and favourite not in beams[:, :, 1:]
+
+
 def test_an_end_token_within_the_prompt_does_not_stop_the_row(model):
     tokens, ends = decoding.generate(model, [[3, 3, 3, 1]], max_length=6, end_id=3)
     assert tokens[0, :4].tolist() == [3, 3, 3, 1] and ends[0] > 4

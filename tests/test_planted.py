@@ -15,6 +15,7 @@ from kerastf.blocks.norm import RMSNorm
 from kerastf.blocks.position import Learned
 from kerastf.blocks.sampler import Random
 from kerastf.models.gpt import GPT
+from kerastf.models.transformer import Transformer
 from kerastf.testing import CHECKS, ContractError, check_block, check_model
 
 ATTENTION = {"num_heads": 4}
@@ -374,6 +375,18 @@ def test_model_that_does_not_learn():
         GPT.compile(self, keras.optimizers.SGD(0.0), **kwargs)
 
     assert model_failures(["fit"], compile=compile) == ["fit"]
+
+
+def test_translator_that_ignores_its_source():
+    class Deaf(Transformer):
+        __doc__ = Transformer.__doc__
+
+        def call(self, inputs, training=None, mask=None):
+            return super().call({**inputs, "source": ops.zeros_like(inputs["source"])}, training=training)
+
+    kerastf.register("model", "deaf")(Deaf)
+    options = {**TINY, "start_id": 1, "end_id": 2}
+    assert failures(lambda: check_model("deaf", only=["source"], **options)) == ["source"]
 
 
 def _with_signature(function):

@@ -14,6 +14,52 @@ from kerastf.registry import register
 
 
 @keras.saving.register_keras_serializable("kerastf")
+class TokenCrossEntropy(keras.losses.Loss):
+    """Mean cross-entropy over the positions whose label is not the ignored one.
+
+    With smoothing `e`, the target is `1 - e` on the label and `e / N` on every class:
+    `loss = (1 - e) (lse(x) - x_label) + e (lse(x) - mean(x))`
+
+    Args:
+        ignore: A label that does not count, or None.
+        label_smoothing: Share `e` of the target that is spread over all classes, in `[0, 1)`.
+        name: Name of the loss.
+        dtype: Its dtype.
+    """
+
+    def __init__(self, ignore: int | None = None, *, label_smoothing: float = 0.0, name="cross_entropy", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+        self.ignore = ignore
+        self.label_smoothing = label_smoothing
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        # Not Keras's reduction: it would count the ignored positions in the mean.
+        labels, logits = ops.cast(y_true, "int32"), ops.cast(y_pred, "float32")
+        weights = token_weights(labels, self.ignore, sample_weight)
+        kept = labels if self.ignore is None else ops.where(labels == self.ignore, 0, labels)
+        losses = ops.sparse_categorical_crossentropy(kept, logits, from_logits=True)
+        if self.label_smoothing:
+            picked = ops.squeeze(ops.take_along_axis(logits, kept[..., None], axis=-1), axis=-1)
+            losses = losses + self.label_smoothing * (picked - ops.mean(logits, axis=-1))
+        return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1e-7)
+
+    def get_config(self):
+        return {"name": self.name, "ignore": self.ignore, "label_smoothing": self.label_smoothing}
+
+
+def token_weights(labels, ignore, sample_weight=None):
+    """How much each label counts: not at all where it is ignored, else its sample weight or 1."""
+    weights = ops.ones_like(labels, dtype="float32")
+    if ignore is not None:
+        weights = ops.cast(ops.not_equal(labels, ignore), "float32")
+    if sample_weight is None:
+        return weights
+    sample_weight = ops.cast(sample_weight, "float32")
+    missing = len(weights.shape) - len(sample_weight.shape)
+    return weights * ops.reshape(sample_weight, (*ops.shape(sample_weight), *([1] * missing)))
+
+
+@keras.saving.register_keras_serializable("kerastf")
 class TokenAccuracy(keras.metrics.Mean):
     """Share of positions whose most likely class is the right one; positions with an ignored label do not count.
 
@@ -30,14 +76,8 @@ class TokenAccuracy(keras.metrics.Mean):
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true = ops.cast(y_true, "int32")
         right = ops.equal(ops.cast(ops.argmax(y_pred, axis=-1), "int32"), y_true)
-        weight = ops.ones_like(y_true, dtype="float32")
-        if self.ignore is not None:
-            weight = ops.cast(ops.not_equal(y_true, self.ignore), "float32")
-        if sample_weight is not None:
-            sample_weight = ops.cast(sample_weight, "float32")
-            extra = len(weight.shape) - len(sample_weight.shape)
-            weight = weight * ops.reshape(sample_weight, (*ops.shape(sample_weight), *([1] * extra)))
-        return super().update_state(ops.cast(right, "float32"), weight)
+        weights = token_weights(y_true, self.ignore, sample_weight)
+        return super().update_state(ops.cast(right, "float32"), weights)
 
     def get_config(self):
         return {"name": self.name, "dtype": self.dtype, "ignore": self.ignore}
@@ -52,6 +92,7 @@ class LanguageModel(keras.layers.Layer):
         tied: Whether the matrix is the embedding's. A head that is used without a model makes its own.
         bias: Whether there is a bias per token.
         pad_id: A target that does not count in the loss, or None.
+        label_smoothing: Share of the target that is spread over all tokens, in `[0, 1)`.
         initializer_std: Deviation of its own matrix at the start.
         **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
 
@@ -73,16 +114,19 @@ class LanguageModel(keras.layers.Layer):
 
     def __init__(
         self, vocab_size: int, *, tied: bool = True, bias: bool = False, pad_id: int | None = None,
-        initializer_std: float = 0.02, **kwargs,
+        label_smoothing: float = 0.0, initializer_std: float = 0.02, **kwargs,
     ):  # fmt: skip
         super().__init__(**kwargs)
         if vocab_size < 1:
             raise ValueError(f"`vocab_size` must be at least 1. Received: vocab_size={vocab_size}")
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"`label_smoothing` must be in [0, 1). Received: label_smoothing={label_smoothing}")
         self.supports_masking = True
         self.vocab_size = vocab_size
         self.tied = tied
         self.bias = bias
         self.pad_id = pad_id
+        self.label_smoothing = label_smoothing
         self.initializer_std = initializer_std
         self.read_matrix = None
 
@@ -106,7 +150,7 @@ class LanguageModel(keras.layers.Layer):
 
     def default_loss(self):
         """Cross-entropy of the next token, over the positions whose target is not the padding."""
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=self.pad_id)
+        return TokenCrossEntropy(self.pad_id, label_smoothing=self.label_smoothing)
 
     def default_metrics(self):
         return [TokenAccuracy(self.pad_id)]
@@ -124,6 +168,7 @@ class LanguageModel(keras.layers.Layer):
             "tied": self.tied,
             "bias": self.bias,
             "pad_id": self.pad_id,
+            "label_smoothing": self.label_smoothing,
             "initializer_std": self.initializer_std,
         }
 
@@ -259,7 +304,7 @@ class Tagger(keras.layers.Layer):
         return self.project(self.drop(features, training=training))  # (B, T, N)
 
     def default_loss(self):
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=self.ignore)
+        return TokenCrossEntropy(self.ignore)
 
     def default_metrics(self):
         return [TokenAccuracy(self.ignore)]

@@ -8,7 +8,7 @@ from kerastf.config import create_block
 
 
 class TransformerLayer(keras.layers.Layer):
-    """Self-attention, then a feed-forward, each with a norm and a residual connection.
+    """Self-attention, attention to a context where asked for, then a feed-forward; each with norm and residual.
 
     Pre-norm: `x = x + attention(norm(x))`, `x = x + feedforward(norm(x))`. Post-norm:
     `x = norm(x + attention(x))`, `x = norm(x + feedforward(x))`.
@@ -19,11 +19,14 @@ class TransformerLayer(keras.layers.Layer):
         norm: The norm block, likewise.
         norm_order: `"pre"` or `"post"`.
         causal: Whether position `t` sees positions `<= t` only.
+        cross_attention: An attention block for a context (the decoder of a translator has one), or None.
         **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
 
     Call arguments:
         x: Float tensor of shape `(B, T, C)`.
+        context: Float tensor of shape `(B, S, C')`, where there is a cross-attention.
         mask: Boolean `(B, T)` or `(B, T, T)`, True = keep.
+        context_mask: Boolean `(B, S)` or `(B, T, S)`, True = keep.
         training: Whether dropout is active.
 
     Returns:
@@ -37,46 +40,76 @@ class TransformerLayer(keras.layers.Layer):
 
     def __init__(
         self, attention: str | dict, *, feedforward: str | dict = "mlp", norm: str | dict = "layer",
-        norm_order: Literal["pre", "post"] = "pre", causal: bool = False, **kwargs,
+        norm_order: Literal["pre", "post"] = "pre", causal: bool = False,
+        cross_attention: str | dict | None = None, **kwargs,
     ):  # fmt: skip
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.specs = {"attention": attention, "feedforward": feedforward, "norm": norm}
+        self.specs = {
+            "attention": attention, "cross_attention": cross_attention, "feedforward": feedforward, "norm": norm,
+        }  # fmt: skip
         self.norm_order = norm_order
         self.causal = causal
-
-    def build(self, x_shape):
-        for name, kind in (
-            ("attention_norm", "norm"), ("attention", "attention"), ("feedforward_norm", "norm"),
-            ("feedforward", "feedforward"),
-        ):  # fmt: skip
-            block = create_block(kind, self.specs[kind], name=name, dtype=self.dtype_policy)
-            block.build(x_shape)
-            setattr(self, name, block)
-
-    def call(self, x, mask=None, training=None):
-        return self._around(
-            x,
-            lambda h: self.attention(h, mask=mask, causal=self.causal, training=training),
-            self.feedforward,  # Keras hands `training` down to those that take it
+        self.parts = (
+            ("attention", "cross_attention", "feedforward") if cross_attention else ("attention", "feedforward")
         )
 
-    def _around(self, x, attend, feed):
-        """The two residual connections with their norms, around whatever `attend` and `feed` do."""
-        if self.norm_order == "pre":
-            x = x + attend(self.attention_norm(x))  # (B, T, C)
-            return x + feed(self.feedforward_norm(x))  # (B, T, C)
-        x = self.attention_norm(x + attend(x))  # (B, T, C)
-        return self.feedforward_norm(x + feed(x))  # (B, T, C)
+    def build(self, x_shape, context_shape=None, context_mask_shape=None):
+        for part in self.parts:
+            kind = part.rpartition("_")[2]
+            norm = create_block("norm", self.specs["norm"], name=f"{part}_norm", dtype=self.dtype_policy)
+            norm.build(x_shape)
+            setattr(self, f"{part}_norm", norm)
+            block = create_block(kind, self.specs[part], name=part, dtype=self.dtype_policy)
+            block.build(*((x_shape, context_shape) if part == "cross_attention" else (x_shape,)))
+            setattr(self, part, block)
+
+    def call(self, x, context=None, mask=None, context_mask=None, training=None):
+        return self._around(
+            x,
+            {
+                "attention": lambda h: self.attention(h, mask=mask, causal=self.causal, training=training),
+                "cross_attention": lambda h: self.cross_attention(h, context, mask=context_mask, training=training),
+                "feedforward": lambda h: self.feedforward(h),  # Keras hands `training` down to those that take it
+            },
+        )
+
+    def _around(self, x, functions):
+        """The residual connections with their norms, around whatever the functions of the parts do."""
+        for part in self.parts:
+            norm = getattr(self, f"{part}_norm")
+            pre = self.norm_order == "pre"
+            x = x + functions[part](norm(x)) if pre else norm(x + functions[part](x))  # (B, T, C)
+        return x
 
     def attention_weights(self, x, mask=None):
-        """The attention weights `(B, H, T, T)` for an input of this layer."""
+        """The weights `(B, H, T, T)` of self-attention for an input of this layer."""
         h = self.attention_norm(x) if self.norm_order == "pre" else x
         return self.attention.attention_weights(h, mask=mask, causal=self.causal)
 
-    def init_state(self, batch_size, max_length):
-        """The decoding state of the blocks that have one."""
+    def cross_weights(self, x, context, mask=None, context_mask=None):
+        """The weights `(B, H, T, S)` of cross-attention for an input of this layer."""
+        found = []
+
+        def attend(h):
+            found.append(self.cross_attention.attention_weights(h, context, mask=context_mask))
+            return self.cross_attention(h, context, mask=context_mask)
+
+        functions = {
+            "attention": lambda h: self.attention(h, mask=mask, causal=self.causal),
+            "cross_attention": attend,
+            "feedforward": self.feedforward,
+        }
+        self._around(x, functions)
+        return found[0]
+
+    def init_state(self, batch_size, max_length, context=None, context_mask=None):
+        """The decoding state of the blocks that have one; what depends on the context alone is computed here, once."""
         state = {"attention": self.attention.init_state(batch_size, max_length)}
+        if "cross_attention" in self.parts:
+            state["cross_attention"] = self.cross_attention.init_state(
+                batch_size, max_length, context=context, context_mask=context_mask
+            )
         if hasattr(self.feedforward, "init_state"):
             state["feedforward"] = self.feedforward.init_state(batch_size, max_length)
         return state
@@ -85,22 +118,22 @@ class TransformerLayer(keras.layers.Layer):
         """One token or a whole prompt `(B, T, C)` at position `index`; returns the output and the next state."""
         state = dict(state)
 
-        def attend(h):
-            output, state["attention"] = self.attention.step(h, state["attention"], index)
-            return output
+        def stepping(part):
+            def advance(h):
+                block = getattr(self, part)
+                if part not in state:
+                    return block(h)
+                output, state[part] = block.step(h, state[part], index)
+                return output
 
-        def feed(h):
-            if "feedforward" not in state:
-                return self.feedforward(h)
-            output, state["feedforward"] = self.feedforward.step(h, state["feedforward"], index)
-            return output
+            return advance
 
-        return self._around(x, attend, feed), state
+        return self._around(x, {part: stepping(part) for part in self.parts}), state
 
     def compute_mask(self, inputs, previous_mask=None):
         return None
 
-    def compute_output_shape(self, x_shape):
+    def compute_output_shape(self, x_shape, context_shape=None, context_mask_shape=None):
         return x_shape
 
     def get_config(self):

@@ -15,8 +15,8 @@ class Model(keras.Model):
     """A model of the registry. A family's constructor plans, builds its graph, then calls this one's.
 
     Class attributes of a family:
-        slots: By kind: whether the slot takes one block per layer (True) or one in all (False).
-        needs: By kind: what its blocks must support.
+        slots: By name: whether the slot takes one block per layer (True) or one in all (False).
+        needs: By slot: what its blocks must support.
     """
 
     slots: ClassVar[dict[str, bool]] = {}
@@ -160,17 +160,17 @@ class Model(keras.Model):
     def provenance(self) -> dict[str, dict[str, str]]:
         """By id: distribution and version of the family and of every block in a slot."""
         entries = [type(self).registry_entry]
-        for kind in self.slots:
-            _, specs = config.expand_slot(kind, self.options[kind], self._depth(kind))
-            entries += [registry.find(kind, spec["name"]) for spec in specs]
+        for slot in self.slots:
+            _, specs = config.expand_slot(slot, self.options[slot], self._depth(slot))
+            entries += [registry.find(config.slot_kind(slot), spec["name"]) for spec in specs]
         return {
             e.id: {"distribution": e.plugin.distribution, "version": e.plugin.version} if e.plugin
             else {"distribution": "local", "version": ""}
             for e in entries
         }  # fmt: skip
 
-    def _depth(self, kind):
-        return self.options["num_layers"] if self.slots[kind] else None
+    def _depth(self, slot):
+        return self.options["num_layers"] if self.slots[slot] else None
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -231,7 +231,7 @@ class Model(keras.Model):
             InputError: The model cannot decode, or the prompt does not fit it.
         """
         self._require_decoding()
-        rows, form = self._rows(prompt)
+        rows, form = self._rows(prompt, self.tokenizer, self.options["vocab_size"])
         limit = self.options["max_length"] if max_length is None else max_length
         end_id = self.tokenizer.end_id if end_id is None and self.tokenizer else end_id
         if num_beams < 1:
@@ -267,7 +267,7 @@ class Model(keras.Model):
             A list of `(token, probability)`, likeliest first; the token as text where there is a tokenizer.
         """
         self._require_decoding()
-        rows, _ = self._rows(prompt)
+        rows, _ = self._rows(prompt, self.tokenizer, self.options["vocab_size"])
         logits = self(ops.array(rows[:1], dtype="int32"))[0, -1]
         chances = ops.convert_to_numpy(ops.softmax(ops.cast(logits, "float32")))
         best = np.argsort(-chances, kind="stable")[:k]
@@ -278,36 +278,35 @@ class Model(keras.Model):
         lacking = []
         if "decode" not in self.head.supports:
             lacking.append(f"the head `{self.head.registry_entry.id}`")
-        if "attention" in self.slots:
-            _, blocks = config.expand_slot("attention", self.options["attention"], self._depth("attention"))
+        for slot in [s for s in self.slots if config.slot_kind(s) == "attention"]:
+            _, blocks = config.expand_slot(slot, self.options[slot], self._depth(slot))
             for id in dict.fromkeys(b["name"] for b in blocks):
                 if "decode" not in registry.resolve("attention", id).supports:
                     lacking.append(f"the attention `{id}`")
         if lacking:
             raise InputError(f"This model cannot generate: {' and '.join(lacking)} cannot decode step by step.")
 
-    def _rows(self, prompt):
+    def _rows(self, prompt, tokenizer, vocab_size):
         """The prompt as a list of lists of tokens, and the form it came in."""
         if isinstance(prompt, str) or (isinstance(prompt, list | tuple) and any(isinstance(p, str) for p in prompt)):
-            if self.tokenizer is None:
+            if tokenizer is None:
                 raise InputError(
                     "The model has no tokenizer, so a prompt is a list of tokens. Build it with tokenizer=... to use "
                     f"text. Received: prompt={prompt!r}"
                 )
             texts = [prompt] if isinstance(prompt, str) else list(prompt)
             rows, form = (
-                [self.tokenizer.encode(t) for t in texts],
+                [tokenizer.encode(t) for t in texts],
                 "text" if isinstance(prompt, str) else "texts",
             )
         else:
             rows, form = _token_rows(prompt)
         if not rows or any(len(r) == 0 for r in rows):
             raise InputError(f"Each prompt needs at least one token. Received: prompt={prompt!r}")
-        size = self.options["vocab_size"]
         for row in rows:
-            wrong = [n for n in row if not 0 <= n < size]
+            wrong = [n for n in row if not 0 <= n < vocab_size]
             if wrong:
-                raise InputError(f"Tokens must be in [0, {size}). Received: {wrong[0]}")
+                raise InputError(f"Tokens must be in [0, {vocab_size}). Received: {wrong[0]}")
         return rows, form
 
 

@@ -69,7 +69,8 @@ def shapes(subject):
     inputs = subject.inputs()
     actual = tuple(subject.call(layer, inputs).shape)
     if subject.kind == "model":
-        promised = layer.compute_output_shape(inputs["tokens"].shape)
+        shapes_given = {k: v.shape for k, v in inputs.items()}
+        promised = layer.compute_output_shape(shapes_given if len(inputs) > 1 else shapes_given[subject.written])
         symbolic = layer.output_shape
     elif subject.kind == "cell":
         raise NotAsked("a cell's shapes are its state_size and output_size")
@@ -203,17 +204,17 @@ def mask_rules(subject):
 
 
 def saved_copy(subject, folder):
-    """A small Keras model around the subject, saved; returns the model, its input and the path."""
+    """A small Keras model around the subject, saved; returns the model, its inputs by name and the path."""
     path = Path(folder) / "subject.keras"
     inputs = subject.inputs()
     if subject.kind == "model":
-        model, arrays = subject.make(), [inputs["tokens"]]
+        model = subject.make()
     else:
         layer = subject.make()
-        symbols = [keras.Input(batch_shape=a.shape, dtype=str(a.dtype)) for a in inputs.values()]
-        model, arrays = keras.Model(symbols, layer(*symbols)), list(inputs.values())
+        symbols = {n: keras.Input(batch_shape=a.shape, dtype=str(a.dtype), name=n) for n, a in inputs.items()}
+        model = keras.Model(symbols, layer(*symbols.values()))
     model.save(path)
-    return model, arrays, path
+    return model, inputs, path
 
 
 @check(
@@ -223,16 +224,17 @@ def saved_copy(subject, folder):
 )
 def save(subject):
     with tempfile.TemporaryDirectory() as folder:
-        model, arrays, path = saved_copy(subject, folder)
+        model, inputs, path = saved_copy(subject, folder)
         loaded = keras.saving.load_model(path)
-        gap = difference(loaded(_tensors(arrays)), model(_tensors(arrays)))
+        gap = difference(_run(loaded, inputs), _run(model, inputs))
     if gap > 0:
         raise Broken(f"after saving and loading, the output differs by {gap:.2g}")
 
 
-def _tensors(arrays):
-    tensors = [ops.convert_to_tensor(a) for a in arrays]
-    return tensors[0] if len(tensors) == 1 else tensors
+def _run(model, inputs):
+    """Calls a model with a dict of arrays, or with the one array where it has one input of its own."""
+    tensors = {k: ops.convert_to_tensor(v) for k, v in inputs.items()}
+    return model(tensors if isinstance(model.input, dict) else next(iter(tensors.values())))
 
 
 FRESH = """
@@ -240,8 +242,8 @@ import sys, numpy as np, kerastf, keras
 for name in sys.argv[1:]:
     data = np.load(name + ".npz")
     model = keras.saving.load_model(name + ".keras")
-    inputs = [keras.ops.convert_to_tensor(data[k]) for k in sorted(data.files) if k != "output"]
-    output = keras.ops.convert_to_numpy(model(inputs[0] if len(inputs) == 1 else inputs))
+    inputs = {k: keras.ops.convert_to_tensor(data[k]) for k in data.files if k != "output"}
+    output = keras.ops.convert_to_numpy(model(inputs if isinstance(model.input, dict) else list(inputs.values())[0]))
     print(name, float(np.max(np.abs(output - data["output"]), initial=0.0)), flush=True)
 """
 
@@ -255,11 +257,10 @@ def load_in_fresh_process(subjects):
     with tempfile.TemporaryDirectory() as folder:
         names = {}
         for i, subject in enumerate(subjects):
-            model, arrays, path = saved_copy(subject, folder)
+            model, inputs, path = saved_copy(subject, folder)
             name = str(Path(folder) / f"subject_{i}")
             path.rename(f"{name}.keras")
-            output = numpy(model(_tensors(arrays)))
-            np.savez(f"{name}.npz", output=output, **{f"input_{j}": a for j, a in enumerate(arrays)})
+            np.savez(f"{name}.npz", output=numpy(_run(model, inputs)), **inputs)
             names[name] = f"{subject.kind}:{subject.id}"
         done = subprocess.run([sys.executable, "-c", FRESH, *names], capture_output=True, text=True, check=False)
     found = {names[n]: float(gap) for n, gap in (line.rsplit(" ", 1) for line in done.stdout.splitlines())}

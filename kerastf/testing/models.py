@@ -9,17 +9,29 @@ from kerastf.testing.sequences import _require_no_leak
 from kerastf.testing.subjects import LENGTH, difference, numpy
 
 
-def reference_generate(model, prompts, max_length, end_id=None):
+def reference_generate(model, prompts, max_length, end_id=None, pad_id=None, source=None):
     """The slow, obvious greedy loop: one row at a time, the whole sequence again for every token, no state.
+
+    Args:
+        model: A language model, or with `source` an encoder-decoder.
+        prompts: Lists of tokens.
+        max_length: Length at which a row ends.
+        end_id: Token at which a row ends.
+        pad_id: Token that is never chosen.
+        source: One list of source tokens per row, or None.
 
     Returns:
         A list of lists of tokens.
     """
     rows = []
-    for prompt in prompts:
+    for number, prompt in enumerate(prompts):
         row = list(prompt)
         while len(row) < max_length:
-            logits = numpy(model(ops.array([row], dtype="int32")))[0, -1]
+            tokens = ops.array([row], dtype="int32")
+            inputs = tokens if source is None else {"source": ops.array([source[number]]), "target": tokens}
+            logits = numpy(model(inputs))[0, -1].copy()
+            if pad_id is not None:
+                logits[pad_id] = -np.inf
             row.append(int(np.argmax(logits)))
             if row[-1] == end_id:
                 break
@@ -36,29 +48,50 @@ def _decodable(subject, model):
 def causal(subject):
     model = subject.make()
     _decodable(subject, model)
-    tokens = subject.inputs()["tokens"]
-    size = subject.options["vocab_size"]
-    _require_no_leak(tokens, lambda t: numpy(model(ops.convert_to_tensor(t))), False, 1, size)
+    inputs = subject.inputs()
+
+    def run(tokens):
+        return numpy(subject.call(model, {**inputs, subject.written: tokens}))
+
+    _require_no_leak(inputs[subject.written], run, False, 3, subject.options["vocab_size"])
 
 
 @check("padding", ("model",), "padding never changes real positions")
 def padding(subject):
     model = subject.make(pad_id=0)
-    tokens = subject.inputs()["tokens"]
-    padded = np.pad(tokens, ((0, 0), (0, 3)))
-    gap = difference(numpy(model(ops.convert_to_tensor(padded)))[:, :LENGTH], model(ops.convert_to_tensor(tokens)))
+    inputs = subject.inputs()
+    padded = {name: np.pad(tokens, ((0, 0), (0, 3))) for name, tokens in inputs.items()}
+    gap = difference(numpy(subject.call(model, padded))[:, :LENGTH], subject.call(model, inputs))
     if gap > TOLERANCE:
         raise Broken(f"padding on the right changed real positions by {gap:.2g}")
+    for name in inputs:  # a row of nothing but padding has no right answer, but it must not spoil the batch
+        empty = {**inputs, name: np.zeros_like(inputs[name])}
+        if not np.all(np.isfinite(numpy(subject.call(model, empty)))):
+            raise Broken(f"a {name} that is all padding gives an output that is not finite")
+
+
+@check("source", ("model",), "the output depends on the source")
+def source(subject):
+    if subject.written == "tokens":
+        raise NotAsked("it has one input")
+    model = subject.make()
+    inputs = subject.inputs()
+    other = {**inputs, "source": np.roll(inputs["source"], 1, axis=0)}
+    if difference(subject.call(model, inputs), subject.call(model, other)) < TOLERANCE:
+        raise Broken("another source gives the same output")
 
 
 @check("steps", ("model",), "step by step equals the whole")
 def steps(subject):
-    model = subject.make()
+    model = subject.make(pad_id=0)
     _decodable(subject, model)
-    tokens = subject.inputs()["tokens"]
-    want = numpy(model(ops.convert_to_tensor(tokens)))
+    inputs = subject.inputs()
+    if "source" in inputs:  # of different lengths
+        inputs["source"] = inputs["source"] * (np.arange(LENGTH + 1) < np.array([[LENGTH + 1], [3], [1]]))
+    tokens = inputs[subject.written]
+    want = numpy(subject.call(model, inputs))
     for prompt in (1, 3):
-        state = model.init_state(tokens.shape[0], LENGTH)
+        state = model.init_state(tokens.shape[0], LENGTH, **subject.context(inputs))
         logits, state = model.step(ops.convert_to_tensor(tokens[:, :prompt]), state, 0)
         for t in range(prompt, LENGTH + 1):
             gap = difference(logits, want[:, t - 1])
@@ -69,15 +102,21 @@ def steps(subject):
                 logits, state = model.step(token, state, ops.array(t, dtype="int32"))
 
 
-@check("generate", ("model",), "generate equals the slow loop without state, for ragged prompts")
+@check("generate", ("model",), "generate equals the slow loop without state, for ragged prompts and sources")
 def generate(subject):
-    model = subject.make()
+    model = subject.make(pad_id=0)
     _decodable(subject, model)
-    tokens = subject.inputs()["tokens"]
-    prompts = [row[:n].tolist() for row, n in zip(tokens, (1, 4, 2), strict=True)]
+    inputs = subject.inputs()
     longest = subject.options.get("max_length", 12)
-    want = reference_generate(model, prompts, longest)
-    got = model.generate(prompts, max_length=longest).tolist()
+    rows = [row[:n].tolist() for row, n in zip(next(iter(inputs.values())), (1, 4, 2), strict=True)]
+    if "source" in inputs:
+        start, end = (subject.options[n] for n in ("start_id", "end_id"))
+        found = reference_generate(model, [[start]] * 3, longest, end, 0, rows)
+        want = [[t for t in row[1:] if t != end] for row in found]
+        got = model.generate(rows, max_length=longest - 1)
+    else:
+        want = reference_generate(model, rows, longest, pad_id=0)
+        got = model.generate(rows, max_length=longest).tolist()
     for row, (a, b) in enumerate(zip(got, want, strict=True)):
         if a != b:
             raise Broken(f"row {row}: generate gives {a}, the slow loop {b}")
@@ -87,7 +126,10 @@ def generate(subject):
 def fit(subject):
     model = subject.make()
     model.compile("adamw")
-    tokens = subject.inputs(batch=8)["tokens"]
-    history = model.fit(tokens[:, :-1], tokens[:, 1:], epochs=8, batch_size=8, verbose=0).history["loss"]
+    inputs = subject.inputs(batch=8)
+    tokens = inputs.pop(subject.written)
+    inputs[subject.written] = tokens[:, :-1]
+    x = inputs if len(inputs) > 1 else inputs[subject.written]
+    history = model.fit(x, tokens[:, 1:], epochs=8, batch_size=8, verbose=0).history["loss"]
     if not np.all(np.isfinite(history)) or history[-1] >= history[0]:
         raise Broken(f"over 8 steps on one batch the loss went from {history[0]:.4g} to {history[-1]:.4g}")

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from kerastf import config, registry
+from kerastf.models.encoder_decoder import EncoderDecoder
 
 DIM = 16
 LENGTH = 6
@@ -103,12 +104,27 @@ class ModelSubject(Subject):
         shake(model, seed)
         return model
 
+    @property
+    def written(self):
+        """The name of the input that the model continues."""
+        return "target" if issubclass(self.cls, EncoderDecoder) else "tokens"
+
     def inputs(self, batch=BATCH, length=LENGTH, seed=0):
         rng = np.random.default_rng(seed)
-        return {"tokens": rng.integers(1, self.options["vocab_size"], (batch, length)).astype("int32")}
+        size = self.options["vocab_size"]
+        tokens = {self.written: rng.integers(3, size, (batch, length)).astype("int32")}
+        if self.written == "target":
+            source = rng.integers(3, size, (batch, length + 1)).astype("int32")
+            return {"source": source, **tokens}
+        return tokens
+
+    def context(self, inputs):
+        """What `init_state` is given beside the sizes: the source, where there is one."""
+        return {k: ops.convert_to_tensor(v) for k, v in inputs.items() if k != self.written}
 
     def call(self, model, inputs, training=False):
-        return model(ops.convert_to_tensor(inputs["tokens"]), training=training)
+        tensors = {k: ops.convert_to_tensor(v) for k, v in inputs.items()}
+        return model(tensors if len(tensors) > 1 else tensors[self.written], training=training)
 
 
 def shake(layer, seed):

@@ -257,5 +257,5 @@ def gradient_by_distance(layer, x):
         last = layer(copies.value)[:, -1]  # (U, U)
         return ops.sum(ops.cast(last, "float32") * chosen)
 
-    found = compat.gradients(total, [copies])[0]  # (U, T, C)
+    found = compat.gradients(total, [copies])[0].astype("float64")  # (U, T, C)
     return (found**2).sum(axis=(0, 2))[::-1] ** 0.5  # (T,)

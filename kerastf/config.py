@@ -43,6 +43,7 @@ FOREIGN_OPTIONS = {
     "initializer_range": "initializer_std", "window_size": "window", "sliding_window": "window",
     "tie_word_embeddings": "tied", "tie_weights": "tied", "use_bias": "bias", "pad_token_id": "pad_id",
     "eos_token_id": "end_id", "top_k": "k", "top_p": "p", "max_new_tokens": "max_length",
+    "num_units": "units", "n_units": "units", "rnn_units": "units", "hidden_units": "units",
 }  # fmt: skip
 
 LAYER_OPTIONS = ("name", "dtype", "trainable")
@@ -444,7 +445,7 @@ def _fill(cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, An
         if handed:  # the attention applies such a position itself, with facts of its own
             facts["position"] = position
             needs["attention"] = needs.get("attention", set()) | handed
-    if "head" in blocks and "embedding" in blocks and _is_tied(blocks["head"][0]):
+    if "head" in blocks and "embedding" in blocks and _is_tied(blocks["head"][0], facts):
         needs["embedding"] = needs.get("embedding", set()) | {"tied"}
     for slot, specs in blocks.items():
         kind = slot_kind(slot)
@@ -462,13 +463,13 @@ def _fill(cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, An
             _try(kind, spec, facts.get("dim"), problems)
 
 
-def _is_tied(head: dict[str, Any]) -> bool:
-    """Whether a head reads the matrix of the embedding."""
+def _is_tied(head: dict[str, Any], facts: Mapping[str, Any]) -> bool:
+    """Whether a head reads the matrix of the embedding: as it says, else as the family says, else by default."""
     try:
         parameter = options_of(registry.resolve("head", head["name"])).get("tied")
     except (LookupError, ImportError):
         return False
-    return parameter is not None and bool(head.get("tied", parameter.default))
+    return parameter is not None and bool(head.get("tied", facts.get("tied", parameter.default)))
 
 
 def _supports(kind: str, spec: dict[str, Any], problems: Problems) -> set[str]:

@@ -76,6 +76,30 @@ def curve(history, *, path=None, title="Training"):
     return _finish(figure, path)
 
 
+def gradient_by_distance(curves, *, path=None, title="How far back the gradient reaches"):
+    """Draws the norm of the gradient of the last output by the distance of the input, one line per cell.
+
+    Args:
+        curves: By name: norms by distance, as `kerastf.blocks.recurrent.gradient_by_distance` gives them.
+        path: Where to write a PNG, or None.
+        title: Stands above.
+
+    Returns:
+        The matplotlib figure.
+    """
+    if not curves:
+        raise InputError(f"`curves` needs at least one cell. Received: curves={curves!r}")
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    for name, norms in curves.items():
+        norms = np.asarray(norms, dtype="float64")
+        axis.plot(np.where(norms > 0, norms, np.nan), label=name)  # a logarithm has no zero
+    axis.set(xlabel="distance T - t", ylabel="norm of d h_T / d x_t", title=title, yscale="log")
+    axis.grid(alpha=0.3)
+    axis.legend()
+    return _finish(figure, path)
+
+
 def _finish(figure, path):
     if path is not None:
         with atomic(Path(path)) as temporary:

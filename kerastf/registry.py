@@ -34,7 +34,8 @@ FOREIGN_NAMES = {
     "nucleus": "top_p", "topk": "top_k", "topp": "top_p", "multinomial": "random", "argmax": "greedy",
     "gpt2": "gpt.gpt2", "gpt_2": "gpt.gpt2", "gpt_nano": "gpt.nano", "gpt2_xl": "gpt.gpt2_xl",
     "gpt2_medium": "gpt.gpt2_medium", "gpt2_large": "gpt.gpt2_large", "mingpt": "gpt.mini", "nanogpt": "gpt.nano",
-    "embedding": "token",
+    "embedding": "token", "vanilla": "simple", "elman": "simple", "simple_rnn": "simple", "tanh": "simple",
+    "identity": "none", "lstm_cell": "lstm", "gru_cell": "gru", "vanilla_rnn": "rnn.simple", "char_rnn": "rnn.lstm",
 }  # fmt: skip
 
 _lock = threading.RLock()

@@ -105,7 +105,8 @@ def test_the_manifest_names_nothing_that_is_not_there():
 
 
 def test_every_public_layer_is_registered():
-    helpers = {"TransformerLayer", "Attention", "Projected", "Unprojected"}  # a part of models, and abstract classes
+    # Parts of models, and abstract classes.
+    helpers = {"TransformerLayer", "Recurrent", "RecurrentLayer", "Attention", "Projected", "Unprojected", "Cell"}
     for module_info in pkgutil.iter_modules([str(ROOT / "blocks")]):
         module = importlib.import_module(f"kerastf.blocks.{module_info.name}")
         for name, cls in inspect.getmembers(module, inspect.isclass):

@@ -10,6 +10,7 @@ from keras import ops
 import kerastf
 from kerastf import registry
 from kerastf.blocks.attention import MultiHead
+from kerastf.blocks.cell import GRU, LSTM
 from kerastf.blocks.embedding import Token
 from kerastf.blocks.norm import RMSNorm
 from kerastf.blocks.position import Learned
@@ -429,3 +430,61 @@ def test_cells_have_a_contract():
             return ops.stop_gradient(super().call(x, states)[0]), states
 
     assert failures(lambda: check_block("cell", "lossy", only=["gradients"])) == ["gradients"]
+
+
+def test_cells_whose_states_are_wrong():
+    @planted("cell", GRU, supports=())
+    class Grows:
+        def advance(self, projected, states):
+            h, _ = GRU.advance(self, projected, states)
+            return h, [h, h]
+
+    @planted("cell", LSTM, supports=())
+    class Narrow:
+        def get_initial_state(self, batch_size=None):
+            return [ops.zeros((batch_size, self.units)), ops.zeros((batch_size, 1))]
+
+    @planted("cell", GRU, supports=())
+    class Wide:
+        def __init__(self, units: int, **kwargs):
+            GRU.__init__(self, units, **kwargs)
+            self.output_size = units + 1
+
+    @planted("cell", GRU, supports=())
+    class Unbiased:
+        def call(self, x, states, training=None):
+            return self.advance(self.project(x) - self.bias, states)
+
+    @planted("cell", GRU, supports=())
+    class Half:
+        advance = property()
+
+        def call(self, x, states, training=None):
+            return GRU.advance(self, self.project(x), states)
+
+    @planted("cell", GRU, supports=())
+    class Promotes:
+        def advance(self, projected, states):
+            h = ops.cast(GRU.advance(self, projected, states)[0], "float32")
+            return h, [h]
+
+    words = {
+        Grows: "the states have shapes", Narrow: "before a step the states have shapes", Wide: "output_size says 5",
+        Unbiased: "differ from call", Half: "it has only one of them", Promotes: "under mixed_bfloat16 a state",
+    }  # fmt: skip
+    for cls, text in words.items():
+        with pytest.raises(ContractError, match=text) as caught:
+            check_block("cell", cls, only=["states"], units=4)
+        assert caught.value.report.failed == ["states"]
+
+
+def test_cell_that_a_keras_loop_runs_differently():
+    @planted("cell", GRU, supports=())
+    class Counts:
+        def call(self, x, states, training=None):
+            self.count = getattr(self, "count", 0) + 1
+            h, _ = GRU.call(self, x, states)
+            return h * self.count, [h]
+
+    with pytest.raises(ContractError, match="keras.layers.RNN gives another result"):
+        check_block("cell", Counts, only=["states"], units=4)

@@ -113,3 +113,36 @@ class RMSNorm(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "epsilon": self.epsilon}
+
+
+@register("norm", "none", supports=("causal",))
+class NoNorm(keras.layers.Layer):
+    """No normalisation: `y = x`, for models whose norm is a choice.
+
+    Args:
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        x: Float tensor of shape `(B, T, C)`.
+
+    Returns:
+        Float tensor of shape `(B, T, C)`.
+
+    Examples:
+        >>> tuple(NoNorm()(keras.ops.ones((2, 5, 8))).shape)
+        (2, 5, 8)
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.built = True
+
+    def call(self, x):
+        return x
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def compute_output_shape(self, x_shape):
+        return x_shape

@@ -1,5 +1,6 @@
 """Checks of blocks and models that read sequences: the future, padding, and decoding step by step."""
 
+import keras
 import numpy as np
 from keras import ops, tree
 
@@ -169,6 +170,61 @@ def weights(subject):
         raise Broken("the weights are not distributions over the keys")
     if np.any(found * np.triu(np.ones((LENGTH, LENGTH)), 1)):
         raise Broken("with causal=True, a weight on a later position is not zero")
+
+
+@check("states", ("cell",), "states keep shape and dtype, Keras runs it, and project with advance equals call")
+def states(subject):
+    layer = subject.make()
+    batch, total = 3, LENGTH
+    x = np.stack([subject.inputs(batch=batch, seed=t)["x"] for t in range(total)], axis=1)  # (B, T, C)
+    state = _first_state(layer, batch)
+    sizes = [(batch, n) for n in tree.flatten(layer.state_size)]
+    outputs = []
+    for t in range(total):
+        _require_sizes(state, sizes, "before" if t == 0 else "after")
+        output, state = layer(ops.convert_to_tensor(x[:, t]), state)
+        state = state if tree.is_nested(state) else [state]
+        outputs.append(numpy(output))
+    want = np.stack(outputs, axis=1)  # (B, T, U)
+    width = getattr(layer, "output_size", None) or sizes[0][1]
+    if want.shape[2:] != (width,):
+        raise Broken(f"the output has shape {want.shape[2:]}, and output_size says {width}")
+    keras_loop = keras.layers.RNN(layer, return_sequences=True)
+    gap = difference(keras_loop(ops.convert_to_tensor(x)), want)
+    if gap > TOLERANCE:
+        raise Broken(f"keras.layers.RNN gives another result than a loop by hand, by {gap:.2g}")
+    if hasattr(layer, "project") != hasattr(layer, "advance"):
+        raise Broken("project and advance come together: it has only one of them")
+    if hasattr(layer, "project"):
+        gap = difference(_advanced(layer, x)[0], want)
+        if gap > TOLERANCE:
+            raise Broken(f"project and then advance differ from call by {gap:.2g}")
+        rounded = subject.make(dtype="mixed_bfloat16")
+        for leaf in tree.flatten(_advanced(rounded, x[:, :1])[1]):
+            if keras.backend.standardize_dtype(leaf.dtype) != "bfloat16":
+                raise Broken(f"under mixed_bfloat16 a state after advance is {leaf.dtype}, so a loop would refuse it")
+
+
+def _first_state(layer, batch):
+    if hasattr(layer, "get_initial_state"):
+        state = layer.get_initial_state(batch_size=batch)
+        return list(state) if tree.is_nested(state) else [state]
+    return [ops.zeros((batch, n), dtype=layer.compute_dtype) for n in tree.flatten(layer.state_size)]
+
+
+def _require_sizes(state, sizes, when):
+    found = [tuple(leaf.shape) for leaf in tree.flatten(state)]
+    if found != sizes:
+        raise Broken(f"{when} a step the states have shapes {found}, and state_size says {sizes}")
+
+
+def _advanced(layer, x):
+    """Outputs and last state, with the inputs projected all at once."""
+    projected, state, outputs = layer.project(ops.convert_to_tensor(x)), _first_state(layer, x.shape[0]), []
+    for t in range(x.shape[1]):
+        output, state = layer.advance(projected[:, t], state)
+        outputs.append(output)
+    return ops.stack(outputs, axis=1), state
 
 
 @check("offset", ("position",), "an index shifts the positions")

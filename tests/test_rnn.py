@@ -1,0 +1,416 @@
+"""Recurrent networks: cells and a bidirectional stack against NumPy, padding, streaming, tiny tasks, the fading gradient."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import kerastf
+from kerastf import compat
+from kerastf.blocks.recurrent import Recurrent, RecurrentLayer, gradient_by_distance
+from kerastf.errors import ConfigError, InputError
+from kerastf.testing import check_block, check_model
+from kerastf.testing.subjects import shake
+
+CELLS = ("simple", "lstm", "gru")
+TINY = {"vocab_size": 11, "max_length": 16, "dim": 6, "units": 5, "num_layers": 2}
+
+
+def numpy(x):
+    return ops.convert_to_numpy(x)
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def numpy_step(name, weights, x, h, c):
+    """One step of a cell, one unit at a time."""
+    kernel, recurrent, bias = weights["kernel"], weights["recurrent_kernel"], weights["bias"]
+    units = len(h)
+    new_h, new_c = np.zeros(units), np.zeros(units)
+
+    def part(gate, u):
+        n = gate * units + u
+        return sum(x[i] * kernel[i, n] for i in range(len(x))) + bias[n], sum(
+            h[i] * recurrent[i, n] for i in range(units)
+        )
+
+    for u in range(units):
+        if name == "simple":
+            new_h[u] = math.tanh(sum(part(0, u)))
+        elif name == "lstm":
+            remember, forget, fresh, shown = (sum(part(gate, u)) for gate in range(4))
+            new_c[u] = sigmoid(forget) * c[u] + sigmoid(remember) * math.tanh(fresh)
+            new_h[u] = sigmoid(shown) * math.tanh(new_c[u])
+        else:
+            reset, update = sigmoid(sum(part(0, u))), sigmoid(sum(part(1, u)))
+            mine, theirs = part(2, u)
+            candidate = math.tanh(mine + reset * (theirs + weights["recurrent_bias"][u]))
+            new_h[u] = candidate + update * (h[u] - candidate)
+    return new_h, new_c
+
+
+def numpy_run(name, weights, xs):
+    units = weights["recurrent_kernel"].shape[0]
+    h, c, outputs = np.zeros(units), np.zeros(units), []
+    for x in xs:
+        h, c = numpy_step(name, weights, x, h, c)
+        outputs.append(h)
+    return np.stack(outputs)
+
+
+def weights_at(layer, path=""):
+    found = {w.path: numpy(w).astype("float64") for w in layer.weights}
+    return {p.rsplit("/", 1)[1]: w for p, w in found.items() if path in p}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_equals_numpy(name):
+    cell = kerastf.create_block("cell", name, units=4)
+    rng = np.random.default_rng(0)
+    x, states = rng.normal(size=(3, 5)).astype("float32"), rng.normal(size=(2, 3, 4)).astype("float32")
+    states = states[: len(cell.state_size)]
+    cell(x, list(states))
+    shake(cell, 1)
+    output, after = cell(x, list(states))
+    for row in range(3):
+        c = states[1][row] if name == "lstm" else None
+        want_h, want_c = numpy_step(name, weights_at(cell), x[row], states[0][row], c)
+        np.testing.assert_allclose(numpy(output)[row], want_h, atol=1e-5)
+        np.testing.assert_allclose(numpy(after[0])[row], want_h, atol=1e-5)
+        if name == "lstm":
+            np.testing.assert_allclose(numpy(after[1])[row], want_c, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_is_a_keras_cell(name):
+    """In `keras.layers.RNN` it does what our layer does, which projects the whole sequence first."""
+    ours = Recurrent({"name": name, "units": 4})
+    x = np.random.default_rng(0).normal(size=(3, 7, 5)).astype("float32")
+    want = numpy(ours(x))
+    theirs = keras.layers.RNN(kerastf.create_block("cell", name, units=4), return_sequences=True)
+    theirs(x)
+    theirs.set_weights(ours.get_weights())
+    np.testing.assert_allclose(numpy(theirs(x)), want, atol=1e-6)
+
+
+def test_the_forget_bias():
+    for flag, want in ((True, 1), (False, 0)):
+        cell = kerastf.create_block("cell", "lstm", units=3, unit_forget_bias=flag)
+        cell.build((None, 2))
+        assert numpy(cell.bias).tolist() == [0] * 3 + [want] * 3 + [0] * 6
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_bidirectional_stack_equals_numpy(name):
+    model = kerastf.create_model("rnn", **TINY, cell=name, bidirectional=True, head="features")
+    shake(model, 1)
+    tokens = [3, 1, 4, 1, 5, 9]
+    x = weights_at(model, "embedding/")["matrix"][tokens]
+    for layer in ("layer_0", "layer_1"):
+        there = numpy_run(name, weights_at(model, f"{layer}/forward"), x)
+        back = numpy_run(name, weights_at(model, f"{layer}/backward"), x[::-1])[::-1]
+        x = np.concatenate([there, back], axis=1)
+    np.testing.assert_allclose(numpy(model(ops.array([tokens])))[0], x, atol=1e-5)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", CELLS)
+def test_padding_keeps_the_state(name, reverse):
+    layer = Recurrent({"name": name, "units": 4}, reverse=reverse)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 5, 3)).astype("float32")
+    want, states = layer.run(x)
+    for before, after in ((0, 3), (2, 0), (1, 2)):
+        padded = rng.normal(size=(3, 5 + before + after, 3)).astype("float32")
+        padded[:, before : before + 5] = x
+        mask = np.zeros((3, 5 + before + after), dtype="bool")
+        mask[:, before : before + 5] = True
+        got, kept = layer.run(padded, mask=ops.convert_to_tensor(mask))
+        np.testing.assert_allclose(numpy(got)[:, before : before + 5], numpy(want), atol=1e-6)
+        assert not np.any(numpy(got)[~mask])
+        for a, b in zip(kept, states, strict=True):
+            np.testing.assert_allclose(numpy(a), numpy(b), atol=1e-6)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("head", ["classifier", "tagger"])
+def test_padding_does_not_change_answers(head, bidirectional):
+    head = {"name": head, "num_classes": 3}
+    model = kerastf.create_model("rnn", **TINY, pad_id=0, bidirectional=bidirectional, head=head, residual=True)
+    shake(model, 1)
+    tokens = np.random.default_rng(0).integers(1, 11, (4, 5))
+    short, padded = numpy(model(tokens)), numpy(model(np.pad(tokens, ((0, 0), (0, 3)))))
+    np.testing.assert_allclose(padded[:, :5] if head["name"] == "tagger" else padded, short, atol=1e-6)
+
+
+@pytest.mark.parametrize("pad_id", [None, 0])
+@pytest.mark.parametrize("name", CELLS)
+def test_streaming_equals_one_call(name, pad_id):
+    model = kerastf.create_model("rnn", **TINY, cell=name, pad_id=pad_id, norm="layer", residual=True)
+    shake(model, 1)
+    tokens = np.random.default_rng(0).integers(0, 11, (3, 12))
+    want, state, pieces = numpy(model(tokens)), None, []
+    for piece in np.split(tokens, [1, 2, 6, 7], axis=1):
+        output, state = model.stream(piece, state)
+        pieces.append(numpy(output))
+    np.testing.assert_allclose(np.concatenate(pieces, axis=1), want, atol=1e-5)
+
+
+def test_a_streaming_classifier_answers_for_what_came_so_far():
+    model = kerastf.create_model("rnn", **TINY, head={"name": "classifier", "num_classes": 3})
+    shake(model, 1)
+    tokens = np.random.default_rng(0).integers(0, 11, (3, 6))
+    _, state = model.stream(tokens[:, :4])
+    np.testing.assert_allclose(numpy(model.stream(tokens[:, 4:], state)[0]), numpy(model(tokens)), atol=1e-5)
+
+
+def test_streaming_needs_one_direction():
+    tagger = kerastf.create_model("rnn", **TINY, bidirectional=True, head={"name": "tagger", "num_classes": 2})
+    with pytest.raises(InputError, match="A bidirectional model needs the whole sequence"):
+        tagger.stream([[1, 2]])
+    mean = kerastf.create_model("rnn", **TINY, head={"name": "classifier", "num_classes": 2, "pooling": "mean"})
+    with pytest.raises(InputError, match="pooling='last' does not"):
+        mean.stream([[1, 2]])
+    with pytest.raises(ValueError, match="cannot decode step by step"):
+        Recurrent({"name": "gru", "units": 2}, reverse=True).step(ops.ones((1, 1, 2)), [ops.zeros((1, 2))])
+    with pytest.raises(InputError, match="the head `tagger`"):
+        tagger.generate([1, 2])
+
+
+@pytest.mark.parametrize("name", ["simple", "gru"])  # test_contracts.py has the default, lstm
+def test_model_contract_of_every_cell(name):
+    check_model("rnn", cell=name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": "rms", "residual": True, "dim": 12, "dropout": 0.2},
+        {"cell": ["simple", {"name": "lstm", "units": 7, "unit_forget_bias": False}], "pad_id": 0},
+        {"head": {"name": "language_model", "tied": True, "bias": True}, "dim": 12, "cell": {"default": "gru"}},
+    ],
+    ids=["residual", "mixed", "tied"],
+)
+def test_model_contract_with_slots(options):
+    check_model("rnn", only=["config", "gradients", "save", "padding", "steps", "generate"], **options)
+
+
+def test_model_contract_in_two_directions():
+    check_model(
+        "rnn", bidirectional=True, residual=True, cell="gru", head={"name": "tagger", "num_classes": 13},
+        only=["config", "gradients", "length", "precision", "graph", "batch", "save", "padding", "fit"],
+    )  # fmt: skip
+
+
+def plugin_cell():
+    @kerastf.register("cell", "plain")
+    class Plain(keras.layers.Layer):
+        """Leaky sum, with `call` only.
+
+        Args:
+            units: Width.
+        """
+
+        def __init__(self, units: int, **kwargs):
+            super().__init__(**kwargs)
+            self.units = self.state_size = self.output_size = units
+
+        def build(self, x_shape):
+            self.kernel = self.add_weight(shape=(x_shape[-1], self.units), name="kernel")
+
+        def call(self, x, states, training=None):
+            h = 0.9 * states[0] + ops.matmul(x, self.kernel)
+            return ops.tanh(h), [h]
+
+        def get_config(self):
+            return {**super().get_config(), "units": self.units}
+
+    return Plain
+
+
+def test_a_cell_with_call_only():
+    plugin_cell()
+    check_block("cell", "plain", units=4)
+    check_model("rnn", cell="plain", only=["config", "gradients", "padding", "steps", "generate", "precision"])
+
+
+def test_a_keras_cell():
+    @kerastf.register("cell", "keras_lstm")
+    class Cell(keras.layers.LSTMCell):
+        def __init__(self, units: int, **kwargs):
+            super().__init__(units, **kwargs)
+
+        def get_config(self):
+            return {"name": self.name, "dtype": self.dtype, "units": self.units}
+
+    check_model("rnn", cell="keras_lstm", only=["gradients", "save", "padding", "steps", "generate"])
+
+
+def message(**options):
+    with pytest.raises(ConfigError) as caught:
+        kerastf.create_model("rnn", **{**TINY, **options})
+    return str(caught.value)
+
+
+def test_mistakes():
+    assert message(bidirectional=True) == (
+        "A bidirectional model has seen the token that `language_model` is to predict. Write bidirectional=False, or "
+        "another head, such as head='tagger'. Received: bidirectional=True, head='language_model'"
+    )
+    assert message(head={"name": "language_model", "tied": True}) == (
+        "A tied head needs features as wide as the embedding. Write dim=5, or tied=False. "
+        "Received: tied=True, dim=6, and features 5 wide"
+    )
+    assert message(units=0) == "`units` must be at least 1. Received: units=0"
+    assert "Did you mean `units`?" in message(rnn_units=3)
+    assert "cell `lstm` has no option `bias`" in message(cell={"name": "lstm", "bias": 3})
+
+
+def test_an_embedding_that_cannot_be_tied_is_no_hindrance():
+    from kerastf.blocks.embedding import Token
+
+    made = type("Untied", (Token,), {"__doc__": Token.__doc__, "__module__": __name__})
+    kerastf.register("embedding", "untied")(made)
+    kerastf.create_model("rnn", **TINY, embedding="untied")
+    with pytest.raises(ConfigError, match="does not support tied"):
+        kerastf.create_model(
+            "rnn", **{**TINY, "dim": 5}, embedding="untied", head={"name": "language_model", "tied": True}
+        )
+
+
+@pytest.mark.parametrize(
+    "preset, size", [("ptb_small", 4_651_600), ("ptb_medium", 19_775_200), ("ptb_large", 66_022_000)]
+)
+def test_published_sizes(preset, size):
+    """The sizes that follow from Zaremba et al., 2014: the literature says 20M and 66M for the latter two."""
+    assert kerastf.count_parameters(f"rnn.{preset}") == size
+
+
+def test_presets():
+    presets = kerastf.registry.presets(kerastf.registry.find("model", "rnn"))
+    assert list(presets) == ["simple", "lstm", "gru", "ptb_small", "ptb_medium", "ptb_large"]
+    assert all(p["num_layers"] == 2 and p["dim"] == p["units"] for p in presets.values())
+
+
+def test_config_round_trip_of_the_layers():
+    for layer in (
+        Recurrent({"name": "gru", "units": 3}, reverse=True),
+        RecurrentLayer({"name": "lstm", "units": 3}, norm="rms", bidirectional=True, residual=True, dropout=0.1),
+    ):
+        again = type(layer).from_config(layer.get_config())
+        x = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("float32")
+        layer(x), again(x)
+        again.set_weights(layer.get_weights())
+        np.testing.assert_array_equal(numpy(layer(x)), numpy(again(x)))
+        assert again.get_config() == layer.get_config()
+        assert layer.compute_output_shape((2, 4, 6)) == tuple(layer(x).shape)
+
+
+def test_residual_only_where_widths_agree():
+    model = kerastf.create_model("rnn", **TINY, residual=True, head="features")
+    plain = kerastf.create_model("rnn", **TINY, head="features")
+    shake(model, 1)
+    plain.set_weights(model.get_weights())
+    tokens = ops.array([[1, 2, 3]])
+    x = model.blocks[0](model.embedding(tokens))  # 6 wide in, 5 out: nothing is added
+    np.testing.assert_allclose(numpy(x), numpy(plain.blocks[0](plain.embedding(tokens))))
+    np.testing.assert_allclose(numpy(model(tokens)), numpy(x + model.blocks[1].forward(x)), atol=1e-6)
+
+
+def test_dropout_only_in_training():
+    model = kerastf.create_model("rnn", **TINY, dropout=0.5)
+    tokens = ops.array([[1, 2, 3]])
+    np.testing.assert_array_equal(numpy(model(tokens)), numpy(model(tokens)))
+    assert np.any(numpy(model(tokens, training=True)) != numpy(model(tokens)))
+
+
+def test_mixed_precision_generates():
+    model = kerastf.create_model("rnn", **TINY, dtype="mixed_bfloat16")
+    assert model.generate([[1, 2], [3, 4]], max_length=6).shape == (2, 6)
+    assert str(model.step(ops.array([[1]]), model.init_state(1))[1][0][0].dtype).endswith("bfloat16'>")
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_learns_to_remember_the_first_token(name):
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(0).integers(1, 5, (4096, 8))
+    model = kerastf.create_model(
+        "rnn", vocab_size=5, dim=16, units=24, num_layers=1, cell=name, head={"name": "classifier", "num_classes": 5}
+    )
+    model.compile(keras.optimizers.AdamW(1e-2))
+    model.fit(x, x[:, 0], batch_size=64, epochs=8, verbose=0)
+    fresh = np.random.default_rng(1).integers(1, 5, (200, 8))
+    assert model.evaluate(fresh, fresh[:, 0], verbose=0, return_dict=True)["accuracy"] > 0.99
+
+
+def test_learns_to_repeat():
+    """A language model that must count: three tokens, then the same three again."""
+    keras.utils.set_random_seed(0)
+    first = np.random.default_rng(0).integers(1, 6, (2048, 3))
+    rows = np.concatenate([first, first], axis=1)
+    model = kerastf.create_model("rnn", vocab_size=6, max_length=6, dim=16, units=48, num_layers=1, cell="gru")
+    model.compile(keras.optimizers.AdamW(1e-2))
+    model.fit(rows[:, :-1], rows[:, 1:], batch_size=64, epochs=12, verbose=0)
+    prompts = np.random.default_rng(1).integers(1, 6, (50, 3))
+    assert np.mean(model.generate(prompts)[:, 3:] == prompts) > 0.98
+
+
+def test_two_directions_see_the_next_token():
+    """To tag a token by its right neighbour takes a look ahead."""
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(0).integers(1, 5, (512, 7))
+    y = np.concatenate([x[:, 1:], np.full((512, 1), -1)], axis=1)
+    model = kerastf.create_model(
+        "rnn", vocab_size=5, dim=16, units=16, num_layers=1, cell="simple", bidirectional=True,
+        head={"name": "tagger", "num_classes": 5},
+    )  # fmt: skip
+    model.compile(keras.optimizers.AdamW(2e-2))
+    model.fit(x, y, epochs=8, verbose=0)
+    assert model.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] > 0.99
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_gradient_by_distance_is_that_of_differences(name):
+    layer = Recurrent({"name": name, "units": 3})
+    x = np.random.default_rng(0).normal(size=(4, 2)).astype("float32")
+    layer(x[None])
+    shake(layer, 1)
+    found = gradient_by_distance(layer, x)
+    for distance in range(4):
+        slopes = []
+        for channel in range(2):
+            ends = []
+            for nudge in (-1e-2, 1e-2):
+                moved = x.copy()
+                moved[3 - distance, channel] += nudge
+                ends.append(numpy(layer(moved[None]))[0, -1])
+            slopes.append((ends[1] - ends[0]) / 2e-2)
+        assert found[distance] == pytest.approx(np.linalg.norm(slopes), rel=1e-2, abs=1e-4)
+
+
+def test_the_gradient_of_a_small_recurrent_matrix_fades():
+    layer = Recurrent({"name": "simple", "units": 4})
+    layer(ops.zeros((1, 20, 2)))
+    layer.cell.recurrent_kernel.assign(0.5 * np.eye(4))
+    norms = gradient_by_distance(layer, np.zeros((20, 2), dtype="float32"))
+    np.testing.assert_allclose(norms, norms[0] * 0.5 ** np.arange(20), rtol=1e-4)
+
+
+def test_the_picture(tmp_path):
+    from kerastf import plots
+
+    plots.gradient_by_distance({"simple": [1, 0.5, 0.0], "lstm": [1, 0.9, 0.8]}, path=tmp_path / "fading.png")
+    assert (tmp_path / "fading.png").stat().st_size > 5000
+    with pytest.raises(InputError, match="Received: curves={}"):
+        plots.gradient_by_distance({})
+
+
+def test_gradients_through_padding_are_finite():
+    model = kerastf.create_model("rnn", **TINY, pad_id=0, bidirectional=True, head="features")
+    tokens = ops.array([[1, 2, 0, 0], [0, 0, 0, 0]])
+    for gradient in compat.gradients(lambda: ops.sum(model(tokens)), model.trainable_variables):
+        assert np.all(np.isfinite(gradient))

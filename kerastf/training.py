@@ -39,3 +39,29 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         return {"dim": self.dim, "warmup_steps": self.warmup_steps, "scale": self.scale}
+
+
+class TeacherForcing(keras.callbacks.Callback):
+    """Changes, epoch by epoch, how often a `seq2seq` reads the truth in training.
+
+    Args:
+        schedule: From the number of the epoch, counted from 0, to a probability in `[0, 1]`.
+
+    Examples:
+        >>> callback = TeacherForcing(lambda epoch: max(0.5, 1 - 0.05 * epoch))
+    """
+
+    def __init__(self, schedule):
+        super().__init__()
+        self.schedule = schedule
+
+    def on_epoch_begin(self, epoch, logs=None):
+        truth = getattr(self.model, "truth", None)
+        if truth is None:
+            raise ValueError(
+                "The model always reads the truth. Build it with teacher_forcing below 1 to change that in training."
+            )
+        probability = float(self.schedule(epoch))
+        if not 0 <= probability <= 1:
+            raise ValueError(f"A probability is in [0, 1]. Received: schedule({epoch})={probability}")
+        truth.assign(probability)

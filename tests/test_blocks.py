@@ -254,3 +254,7 @@ def test_token_accuracy_ignores_what_it_should():
     assert float(metric.result()) == 0
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
     assert again.ignore == 0
+    metric.reset_state()  # every position counts alike, however long its row is
+    metric.update_state(ops.array([[1]]), ops.one_hot(ops.array([[2]]), 3))
+    metric.update_state(ops.ones((1, 9)), ops.one_hot(ops.ones((1, 9), dtype="int32"), 3))
+    assert float(metric.result()) == pytest.approx(0.9)

@@ -513,3 +513,53 @@ class Luong(Unprojected):
 
     def get_config(self):
         return {**super().get_config(), "score": self.score}
+
+
+@register("attention", "none", supports=("causal", "cross", "decode", "weights"))
+class NoAttention(Unprojected):
+    """No choice: the last position that may be seen has all the weight.
+
+    `y_t = h_S`, the last kept vector of the context, which is the feature vector of a Seq2Seq without attention. In
+    causal self-attention the last visible position is the query's own, so `y = x`.
+
+    Args:
+        dropout: Fraction dropped from the weights and from the output, in `[0, 1)`.
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        query: Float tensor of shape `(B, T, C)`.
+        context: Float tensor of shape `(B, S, C')`; None takes the last of `query` itself.
+        mask: Boolean, True = keep: `(B, S)` over the keys or `(B, T, S)` in full.
+        causal: Whether position `t` sees positions `<= t` only.
+        training: Whether dropout is active.
+
+    Returns:
+        Float tensor of shape `(B, T, C')`: as wide as what is attended to.
+
+    Examples:
+        >>> block = NoAttention()
+        >>> tuple(block(keras.ops.ones((2, 1, 8)), keras.ops.ones((2, 7, 6))).shape)
+        (2, 1, 6)
+    """
+
+    def __init__(self, *, dropout: float = 0.0, **kwargs):
+        super().__init__(dropout=dropout, position=None, **kwargs)
+
+    def build(self, query_shape, context_shape=None):
+        self.key_dim = 1
+        self.value_dim = (context_shape or query_shape)[-1]
+        self.build_drop()
+
+    def query_of(self, x):
+        return x[:, :, None, :1]  # (B, T, 1, 1)
+
+    def memory_of(self, context):
+        return context[:, :, None, :1], context[:, :, None]  # (B, S, 1, 1), (B, S, 1, E)
+
+    def scores_of(self, q, k):
+        # Later is so much better that the softmax gives the last visible position all the weight.
+        later = 1e4 * ops.arange(ops.shape(k)[1], dtype="float32")  # (S,)
+        return ops.broadcast_to(later, (ops.shape(q)[0], 1, ops.shape(q)[1], ops.shape(k)[1]))  # (B, 1, T, S)
+
+    def get_config(self):
+        return {k: v for k, v in super().get_config().items() if k != "position"}

@@ -77,7 +77,8 @@ class TokenAccuracy(keras.metrics.Mean):
         y_true = ops.cast(y_true, "int32")
         right = ops.equal(ops.cast(ops.argmax(y_pred, axis=-1), "int32"), y_true)
         weights = token_weights(y_true, self.ignore, sample_weight)
-        return super().update_state(ops.cast(right, "float32"), weights)
+        # Flat, because Keras's mean would first average each row over its own length.
+        return super().update_state(ops.ravel(ops.cast(right, "float32")), ops.ravel(weights))
 
     def get_config(self):
         return {"name": self.name, "dtype": self.dtype, "ignore": self.ignore}

@@ -111,8 +111,8 @@ def test_a_bidirectional_stack_equals_numpy(name):
     tokens = [3, 1, 4, 1, 5, 9]
     x = weights_at(model, "embedding/")["matrix"][tokens]
     for layer in ("layer_0", "layer_1"):
-        there = numpy_run(name, weights_at(model, f"{layer}/forward"), x)
-        back = numpy_run(name, weights_at(model, f"{layer}/backward"), x[::-1])[::-1]
+        there = numpy_run(name, weights_at(model, f"{layer}/forwards"), x)
+        back = numpy_run(name, weights_at(model, f"{layer}/backwards"), x[::-1])[::-1]
         x = np.concatenate([there, back], axis=1)
     np.testing.assert_allclose(numpy(model(ops.array([tokens])))[0], x, atol=1e-5)
 
@@ -318,7 +318,7 @@ def test_residual_only_where_widths_agree():
     tokens = ops.array([[1, 2, 3]])
     x = model.blocks[0](model.embedding(tokens))  # 6 wide in, 5 out: nothing is added
     np.testing.assert_allclose(numpy(x), numpy(plain.blocks[0](plain.embedding(tokens))))
-    np.testing.assert_allclose(numpy(model(tokens)), numpy(x + model.blocks[1].forward(x)), atol=1e-6)
+    np.testing.assert_allclose(numpy(model(tokens)), numpy(x + model.blocks[1].forwards(x)), atol=1e-6)
 
 
 def test_dropout_only_in_training():

@@ -183,23 +183,24 @@ class RecurrentLayer(keras.layers.Layer):
         self.bidirectional = bidirectional
         self.residual = residual
         self.dropout = dropout
-        self.forward = Recurrent(cell, dtype=self.dtype_policy, name="forward")
-        self.backward = None
+        # Not `forward`: on the PyTorch backend a layer is a module, and that is a method of its own.
+        self.forwards = Recurrent(cell, dtype=self.dtype_policy, name="forwards")
+        self.backwards = None
         if bidirectional:
-            self.backward = Recurrent(cell, reverse=True, dtype=self.dtype_policy, name="backward")
+            self.backwards = Recurrent(cell, reverse=True, dtype=self.dtype_policy, name="backwards")
         self.norm = create_block("norm", norm, name="norm", dtype=self.dtype_policy)
         self.drop = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def build(self, x_shape):
-        self.forward.build(x_shape)
-        if self.backward:
-            self.backward.build(x_shape)
+        self.forwards.build(x_shape)
+        if self.backwards:
+            self.backwards.build(x_shape)
         self.norm.build(self.compute_output_shape(x_shape))
 
     def call(self, x, mask=None, training=None):
-        h = self.forward(x, mask=mask, training=training)  # (B, T, U)
-        if self.backward:
-            h = ops.concatenate([h, self.backward(x, mask=mask, training=training)], axis=-1)  # (B, T, 2U)
+        h = self.forwards(x, mask=mask, training=training)  # (B, T, U)
+        if self.backwards:
+            h = ops.concatenate([h, self.backwards(x, mask=mask, training=training)], axis=-1)  # (B, T, 2U)
         return self._finish(x, h, training)
 
     def _finish(self, x, h, training=False):
@@ -208,20 +209,20 @@ class RecurrentLayer(keras.layers.Layer):
 
     def init_state(self, batch_size, max_length=None):
         """The states of the cell before the first step."""
-        return self.forward.init_state(batch_size, max_length)
+        return self.forwards.init_state(batch_size, max_length)
 
     def step(self, x, state, index=None, mask=None):
         """One token or a whole prompt `(B, T, C)`; returns the output and the next states."""
-        if self.backward:
+        if self.backwards:
             raise ValueError("A layer that reads backwards cannot decode step by step. Received: bidirectional=True")
-        h, state = self.forward.step(x, state, index, mask)
+        h, state = self.forwards.step(x, state, index, mask)
         return self._finish(x, h), state
 
     def compute_mask(self, inputs, previous_mask=None):
         return None
 
     def compute_output_shape(self, x_shape):
-        return (*x_shape[:-1], self.forward.output_size * (2 if self.bidirectional else 1))
+        return (*x_shape[:-1], self.forwards.output_size * (2 if self.bidirectional else 1))
 
     def get_config(self):
         return {

@@ -12,7 +12,12 @@ CODE = """
 import kerastf
 for kind, id in [("attention", "multi_head"), ("attention", "window"), ("attention", "bahdanau"), ("norm", "layer")]:
     kerastf.testing.check_block(kind, id)
+for id in ("simple", "lstm", "gru"):
+    kerastf.testing.check_block("cell", id)
 kerastf.testing.check_model("gpt")
+kerastf.testing.check_model("rnn")
+both = {"bidirectional": True, "head": {"name": "tagger", "num_classes": 13}}
+kerastf.testing.check_model("rnn", cell="gru", only=["gradients", "padding", "fit"], **both)
 print("kept")
 """
 

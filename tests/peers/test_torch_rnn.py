@@ -24,7 +24,7 @@ def ours_and_theirs(name):
         head="features",
     )  # fmt: skip
     for i, layer in enumerate(model.blocks):
-        for direction, ending in ((layer.forward, ""), (layer.backward, "_reverse")):
+        for direction, ending in ((layer.forwards, ""), (layer.backwards, "_reverse")):
             part = {n: getattr(theirs, f"{n}_l{i}{ending}").detach().numpy() for n in NAMES}
             cell = direction.cell
             cell.kernel.assign(part["weight_ih"].T)
@@ -54,7 +54,7 @@ def test_outputs_and_gradients(name):
 
     target = np.random.default_rng(1).normal(size=want.shape).astype("float32")
     (want * torch.tensor(target)).sum().backward()
-    kernels = [d.cell.kernel for layer in model.blocks for d in (layer.forward, layer.backward)]
+    kernels = [d.cell.kernel for layer in model.blocks for d in (layer.forwards, layer.backwards)]
     found = compat.gradients(lambda: ops.sum(model(ops.array(tokens)) * target), kernels)
     endings = [f"_l{i}{e}" for i in range(LAYERS) for e in ("", "_reverse")]
     worst = 0.0

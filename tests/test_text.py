@@ -223,7 +223,7 @@ MISTAKES = [
     (lambda: text.ByteTokenizer().encode_batch("ab"), InputError, "A batch is a list of strings; `encode` takes one string. Received: 'ab'"),
     (lambda: text.ByteTokenizer().encode_batch(["ab", "c"]), InputError, "Rows of different lengths need a padding token. Make the tokenizer with special_tokens=('pad', ...). Received: pad_id=None"),
     (lambda: text.pad([[1, 2, 3]], 0, length=2), InputError, "A row has 3 tokens and `length` holds fewer. Cut it before. Received: length=2"),
-    (lambda: text.from_config({"name": "bpe"}), ConfigError, "The tokenizer `bpe` cannot be made from these options. Received: []"),
+    (lambda: text.from_config({"name": "bpe"}), ConfigError, "The tokenizer `bpe` cannot be made from these options: missing a required argument: 'merges'. Make one from texts with kerastf.text.train('bpe', texts). Received: []"),
 ]  # fmt: skip
 
 

@@ -45,12 +45,15 @@ def from_config(config: "Tokenizer | Mapping[str, Any] | str | None") -> Tokeniz
         )
     options = {k: v for k, v in config.items() if k != "name"}
     name = config["name"]
+    cls: Any = _find(name)
     try:
-        return _find(name)(**options)
-    except TypeError:
+        inspect.signature(cls).bind(**options)
+    except TypeError as error:
         raise ConfigError(
-            f"The tokenizer `{name}` cannot be made from these options. Received: {sorted(options)}"
+            f"The tokenizer `{name}` cannot be made from these options: {error}. "
+            f"Make one from texts with kerastf.text.train({name!r}, texts). Received: {sorted(options)}"
         ) from None
+    return cls(**options)
 
 
 def train(

@@ -1,0 +1,145 @@
+"""Generated pairs for sequence-to-sequence models, free to use and in need of no network: dates, reversed strings."""
+
+import calendar
+import datetime
+import random
+
+from kerastf.errors import InputError
+
+_MONTHS = {
+    "en": ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+           "November", "December"),
+    "fr": ("janvier", "février", "mars", "avril", "mai", "juin", "juillet", "août", "septembre", "octobre",
+           "novembre", "décembre"),
+}  # fmt: skip
+_SHORT_MONTHS = {
+    "en": ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+    "fr": ("janv.", "févr.", "mars", "avr.", "mai", "juin", "juil.", "août", "sept.", "oct.", "nov.", "déc."),
+}
+_WEEKDAYS = {
+    "en": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
+    "fr": ("lundi", "mardi", "mercredi", "jeudi", "vendredi", "samedi", "dimanche"),
+}
+
+# Numbers alone must not be read in two ways: a slash is always day/month, a hyphen month-day, a year in front is ISO's
+# order. Two digits of a year mean 1950 to 2049.
+DATE_FORMATS = (
+    ("en", "{month} {day}, {year}"),
+    ("en", "{month} {day} {year}"),
+    ("en", "{month} {ordinal}, {year}"),
+    ("en", "{month} the {ordinal}, {year}"),
+    ("en", "{weekday}, {month} {day}, {year}"),
+    ("en", "{weekday}, {month} {ordinal}, {year}"),
+    ("en", "{weekday} {day} {month} {year}"),
+    ("en", "{weekday} the {ordinal} of {month}, {year}"),
+    ("en", "{short_weekday} {short_month} {day}, {year}"),
+    ("en", "{short_weekday}, {day2} {short_month} {year}"),
+    ("en", "{short_month} {day}, {year}"),
+    ("en", "{short_month} {day}, '{year2}"),
+    ("en", "{day} {month} {year}"),
+    ("en", "{day} {short_month} {year}"),
+    ("en", "{day2}-{short_month}-{year}"),
+    ("en", "{day2}-{short_month}-{year2}"),
+    ("en", "the {ordinal} of {month}, {year}"),
+    ("en", "{ordinal} of {month} {year}"),
+    ("en", "{ordinal} {short_month} '{year2}"),
+    ("en", "{year}, {month} {day}"),
+    ("en", "{month2}-{day2}-{year}"),
+    ("en", "{month2}-{day2}-{year2}"),
+    ("en", "{year}/{month2}/{day2}"),
+    ("en", "{year}.{month2}.{day2}"),
+    ("fr", "{day} {month} {year}"),
+    ("fr", "{ordinal} {month} {year}"),
+    ("fr", "le {ordinal} {month} {year}"),
+    ("fr", "{weekday} {ordinal} {month} {year}"),
+    ("fr", "le {weekday} {ordinal} {month} {year}"),
+    ("fr", "{weekday} {day2} {month} {year2}"),
+    ("fr", "le {ordinal} {month} {year2}"),
+    ("fr", "{day} {short_month} {year}"),
+    ("fr", "{short_weekday} {day} {short_month} {year}"),
+    ("fr", "{day} {short_month} {year2}"),
+    ("fr", "{day2}/{month2}/{year}"),
+    ("fr", "{day2}/{month2}/{year2}"),
+    ("fr", "{day}/{month_number}/{year}"),
+    ("fr", "{day2}.{month2}.{year}"),
+    ("fr", "{weekday} {day2}/{month2}/{year}"),
+    ("fr", "{month} {year}, le {ordinal}"),
+)
+
+
+def _ordinal(day, language):
+    if language == "fr":
+        return "1er" if day == 1 else str(day)
+    ending = "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
+    return f"{day}{ending}"
+
+
+def write_date(date, language, template):
+    """A date as people write it: one of `DATE_FORMATS` filled in."""
+    weekday = _WEEKDAYS[language][date.weekday()]
+    return template.format(
+        day=date.day,
+        day2=f"{date.day:02d}",
+        ordinal=_ordinal(date.day, language),
+        month=_MONTHS[language][date.month - 1],
+        short_month=_SHORT_MONTHS[language][date.month - 1],
+        month_number=date.month,
+        month2=f"{date.month:02d}",
+        year=date.year,
+        year2=f"{date.year % 100:02d}",
+        weekday=weekday,
+        short_weekday=weekday[:3] + ("." if language == "fr" else ""),
+    )
+
+
+def dates(count, seed=0):
+    """Dates as people write them, in English and French, and the same dates in ISO form.
+
+    The years are 1950 to 2049, so that two digits of a year have one meaning; no text has two readings.
+
+    Args:
+        count: How many pairs.
+        seed: The same seed gives the same pairs.
+
+    Returns:
+        A list of pairs `(written, iso)`.
+
+    Examples:
+        >>> from kerastf import data
+        >>> data.dates(2, seed=1)
+        [('Saturday, October 28, 1967', '1967-10-28'), ('le mardi 16 février 1982', '1982-02-16')]
+    """
+    if count < 0:
+        raise InputError(f"`count` must not be negative. Received: count={count}")
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        year, month = rng.randint(1950, 2049), rng.randint(1, 12)
+        date = datetime.date(year, month, rng.randint(1, calendar.monthrange(year, month)[1]))
+        made.append((write_date(date, *rng.choice(DATE_FORMATS)), date.isoformat()))
+    return made
+
+
+def reversals(count, length=8, seed=0):
+    """Strings of letters, and the same strings from back to front.
+
+    Args:
+        count: How many pairs.
+        length: The most letters in a string; the fewest is one.
+        seed: The same seed gives the same pairs.
+
+    Returns:
+        A list of pairs `(string, reversed string)`.
+
+    Examples:
+        >>> from kerastf import data
+        >>> data.reversals(2, length=5, seed=2)
+        [('c', 'c'), ('vtr', 'rtv')]
+    """
+    if count < 0 or length < 1:
+        raise InputError(
+            f"`count` must not be negative, and `length` at least 1. Received: count={count}, length={length}"
+        )
+    rng = random.Random(seed)
+    words = ("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(1, length))) for _ in range(count))
+    return [(word, word[::-1]) for word in words]

@@ -1,0 +1,163 @@
+"""What all tokenizers share: special tokens, decoding, padding, reading of texts. Shapes: B batch, T time."""
+
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from kerastf.errors import ConfigError, FileFormatError, InputError
+
+SPECIAL = ("pad", "start", "end", "unknown")
+
+
+class Tokenizer:
+    """What all tokenizers share.
+
+    Attributes:
+        vocab_size: How many tokens there are, special ones included.
+        ordinary: How many tokens are not special; those have the numbers from 0 on, and the special ones follow.
+        special_tokens: The special tokens in the order of their numbers: of `pad`, `start`, `end`, `unknown`.
+        pad_id: Number of the padding token, or None.
+        start_id: Number of the token that begins a target, or None.
+        end_id: Number of the end token, or None.
+        unknown_id: Number of the token for what the vocabulary lacks, or None.
+    """
+
+    name = ""
+
+    def __init__(self, ordinary: int, special_tokens: Iterable[str]):
+        self.special_tokens = (special_tokens,) if isinstance(special_tokens, str) else tuple(special_tokens)
+        wrong = [s for s in self.special_tokens if s not in SPECIAL]
+        if wrong or len(set(self.special_tokens)) != len(self.special_tokens):
+            raise ConfigError(
+                f"`special_tokens` are distinct names of {', '.join(SPECIAL)}. "
+                f"Received: special_tokens={self.special_tokens}"
+            )
+        self.ordinary = ordinary
+        self.vocab_size = ordinary + len(self.special_tokens)
+        self.pad_id, self.start_id, self.end_id, self.unknown_id = (
+            ordinary + self.special_tokens.index(s) if s in self.special_tokens else None for s in SPECIAL
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers of a text."""
+        raise InputError(f"{type(self).__name__} cannot encode.")
+
+    def encode_batch(self, texts: Iterable[str], max_length: int | None = None) -> Any:
+        """The numbers of texts, padded to the longest.
+
+        Args:
+            texts: The texts.
+            max_length: Texts of more tokens are cut; None for no limit.
+
+        Returns:
+            An int32 array of shape `(B, T)`.
+        """
+        if isinstance(texts, str):
+            raise InputError(f"A batch is a list of strings; `encode` takes one string. Received: {short(texts)}")
+        if max_length is not None and max_length < 1:
+            raise InputError(f"`max_length` must be at least 1. Received: max_length={max_length}")
+        return pad([self.encode(t)[:max_length] for t in texts], self.pad_id)
+
+    def _spell(self, numbers: Sequence[int]) -> str:
+        raise InputError(f"{type(self).__name__} cannot decode.")
+
+    def decode(self, numbers: Iterable[int]) -> str:
+        """The text of numbers; special tokens are left out."""
+        numbers = [int(n) for n in numbers]
+        for n in numbers:
+            if not 0 <= n < self.vocab_size:
+                raise InputError(f"A token must be in [0, {self.vocab_size}). Received: {n}")
+        return self._spell([n for n in numbers if n < self.ordinary])
+
+    def label(self, number: int) -> str:
+        """One token as people read it in a plot or a table."""
+        if number >= self.ordinary:
+            return f"<{self.special_tokens[number - self.ordinary]}>"
+        return self.decode([number])
+
+    def get_config(self) -> dict[str, Any]:
+        """The JSON form from which `from_config` makes the tokenizer again."""
+        return {"name": self.name, "special_tokens": list(self.special_tokens)}
+
+
+def pad(rows: Iterable[Sequence[int]], pad_id: int | None, length: int | None = None) -> Any:
+    """Rows of different lengths as one array, filled up on the right.
+
+    Args:
+        rows: The rows, integers.
+        pad_id: What to fill up with. It may be None where nothing is to fill.
+        length: Length T; by default the longest row's.
+
+    Returns:
+        An int32 array of shape `(B, T)`.
+
+    Examples:
+        >>> from kerastf import text
+        >>> text.pad([[5, 6, 7], [8]], 0).tolist()
+        [[5, 6, 7], [8, 0, 0]]
+    """
+    import numpy as np
+
+    rows = [list(r) for r in rows]
+    longest = max(map(len, rows), default=0)
+    if length is not None and longest > length:
+        raise InputError(
+            f"A row has {longest} tokens and `length` holds fewer. Cut it before. Received: length={length}"
+        )
+    length = longest if length is None else length
+    if pad_id is None and any(len(r) != length for r in rows):
+        raise InputError(
+            "Rows of different lengths need a padding token. Make the tokenizer with special_tokens=('pad', ...). "
+            "Received: pad_id=None"
+        )
+    filled = np.full((len(rows), length), 0 if pad_id is None else pad_id, dtype="int32")
+    for i, row in enumerate(rows):
+        filled[i, : len(row)] = row
+    return filled  # (B, T)
+
+
+def read_lines(path: "str | Path") -> Iterator[str]:
+    """The lines of a UTF-8 text file, plain or `.gz`, without their ends. Only a line feed ends a line."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileFormatError(f"There is no text file {path}. Received: path={str(path)!r}")
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="\n") as lines:
+            for line in lines:
+                yield line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path.name} is not UTF-8 text ({error.reason}).") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise FileFormatError(f"{path.name} is damaged or not a .gz file ({error}).") from None
+
+
+def require_text(text: Any) -> None:
+    if not isinstance(text, str):
+        raise InputError(f"A tokenizer encodes one string. Received: {short(text)}")
+
+
+def require_names(what: str, names: Any) -> list[str]:
+    """The entries of a vocabulary as a list, each a string and each once."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ConfigError(f"`{what}` must be a list of distinct strings. Received: {what}={short(names)}")
+    names = list(names)
+    if not all(isinstance(n, str) and n for n in names) or len(set(names)) != len(names):
+        raise ConfigError(f"`{what}` must be a list of distinct strings. Received: {what}={short(names)}")
+    return names
+
+
+def utf8(text: str) -> bytes:
+    """The bytes of a text; half a surrogate pair has none, and is an error of ours."""
+    require_text(text)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(f"The text holds half a character (a lone surrogate). Received: {short(text)}") from None
+
+
+def short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -3,6 +3,7 @@
 import warnings
 from pathlib import Path
 
+import keras
 import numpy as np
 
 from kerastf import text
@@ -152,6 +153,12 @@ class _Batches:
         self.shapes = [tuple(int(n) for n in s) for s in np.maximum.accumulate(shapes)]
 
     def epoch(self, number):
+        """The batches of an epoch, one after the other."""
+        for indices, shape in self.plan(number):
+            yield self.batch(indices, shape)
+
+    def plan(self, number):
+        """Which rows and which shape each batch of an epoch has."""
         rng = np.random.default_rng([self.seed, number])
         order = rng.permutation(len(self.rows)) if self.shuffle else np.arange(len(self.rows))
         plan, rest = [], order[:0]
@@ -162,15 +169,34 @@ class _Batches:
             rest = found[full:]
         if len(rest) and not self.drop_remainder:
             plan.append((rest, self.shapes[-1]))
-        for i in rng.permutation(len(plan)) if self.shuffle else range(len(plan)):
-            yield self._batch(*plan[i])
+        return [plan[i] for i in (rng.permutation(len(plan)) if self.shuffle else range(len(plan)))]
 
-    def _batch(self, indices, shape):
+    def batch(self, indices, shape):
         rows = [self.rows[i] for i in indices]
         source = text.pad([s for s, _ in rows], self.pads[0], shape[0])  # (B, S)
         target = text.pad([t[:-1] for _, t in rows], self.pads[1], shape[1])  # (B, T)
         label = text.pad([t[1:] for _, t in rows], self.pads[1], shape[1])  # (B, T)
         return {"source": source, "target": target}, label
+
+
+class _PyBatches(keras.utils.PyDataset):
+    """The same batches for backends without tf.data."""
+
+    def __init__(self, batches, first_epoch):
+        super().__init__()
+        self.batches = batches
+        self.epoch = first_epoch
+        self.plan = batches.plan(first_epoch)
+
+    def __len__(self):
+        return len(self.plan)
+
+    def __getitem__(self, index):
+        return self.batches.batch(*self.plan[index])
+
+    def on_epoch_end(self):
+        self.epoch += 1
+        self.plan = self.batches.plan(self.epoch)
 
 
 def pairs(
@@ -200,7 +226,8 @@ def pairs(
         first_epoch: The epoch of the first pass, to go on with a training.
 
     Returns:
-        A `tf.data.Dataset` of `({"source": (B, S), "target": (B, T)}, (B, T))`, int32.
+        A `tf.data.Dataset` of `({"source": (B, S), "target": (B, T)}, (B, T))`, int32; on the other backends, where
+        TensorFlow need not be installed, a `keras.utils.PyDataset` of the same batches.
 
     Examples:
         >>> from kerastf import data, text
@@ -209,8 +236,6 @@ def pairs(
         >>> x["source"].numpy().tolist(), x["target"].numpy().tolist(), y.numpy().tolist()
         ([[0, 1, 3, 3]], [[4, 1, 0, 3]], [[1, 0, 5, 3]])
     """
-    import tensorflow as tf
-
     for name, value in (("batch_size", batch_size), ("multiple", multiple)):
         if not isinstance(value, int) or value < 1:
             raise InputError(f"`{name}` must be at least 1. Received: {name}={value!r}")
@@ -223,6 +248,10 @@ def pairs(
         rows, (source_tokenizer.pad_id, target_tokenizer.pad_id), batch_size=batch_size, multiple=multiple,
         bucket=bucket, shuffle=shuffle, drop_remainder=drop_remainder, seed=seed,
     )  # fmt: skip
+    if keras.backend.backend() != "tensorflow":
+        return _PyBatches(batches, first_epoch)
+    import tensorflow as tf
+
     epochs = iter(range(first_epoch, 2**62))
     size = batch_size if drop_remainder else None
     length, width = batches.shapes[0] if len(batches.shapes) == 1 else (None, None)

@@ -442,7 +442,8 @@ def _fill(cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, An
     if "position" in blocks and "attention" in blocks:
         position = blocks["position"][0]
         handed = _supports("position", position, problems) & {"rotation", "bias"}
-        if handed:  # the attention applies such a position itself, with facts of its own
+        # The attention applies such a position itself, with facts of its own, unless the family wants it added.
+        if handed and "embeddings" not in needs.get("position", ()):
             facts["position"] = position
             needs["attention"] = needs.get("attention", set()) | handed
     if "head" in blocks and "embedding" in blocks and _is_tied(blocks["head"][0], facts):

@@ -60,9 +60,7 @@ def train(model, train_pairs, valid_pairs, *, epochs, batch_size, rate, minutes=
         0.0, steps, warmup_target=rate, warmup_steps=max(1, int(warmup * steps)), alpha=0.02
     )
     optimizer = keras.optimizers.AdamW(schedule, beta_2=0.98, weight_decay=1e-4, clipnorm=1.0)
-    model.compile(
-        optimizer, metrics=[metrics.Perplexity(model.options["pad_id"]), *model.head.default_metrics()]
-    )
+    model.compile(optimizer, metrics=[metrics.Perplexity(model.options["pad_id"]), *model.head.default_metrics()])
     start = time.monotonic()
     history = model.fit(
         sets[0],

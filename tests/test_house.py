@@ -106,7 +106,16 @@ def test_the_manifest_names_nothing_that_is_not_there():
 
 def test_every_public_layer_is_registered():
     # Parts of models, and abstract classes.
-    helpers = {"TransformerLayer", "Recurrent", "RecurrentLayer", "Attention", "Projected", "Unprojected", "Cell"}
+    helpers = {
+        "TransformerLayer",
+        "Recurrent",
+        "RecurrentLayer",
+        "ConvAttention",
+        "Attention",
+        "Projected",
+        "Unprojected",
+        "Cell",
+    }
     for module_info in pkgutil.iter_modules([str(ROOT / "blocks")]):
         module = importlib.import_module(f"kerastf.blocks.{module_info.name}")
         for name, cls in inspect.getmembers(module, inspect.isclass):

@@ -153,7 +153,11 @@ class EncoderDecoder(Model):
 
     def _context(self, rows):
         """The sources in one array; its width is a multiple of 8, so that few shapes are compiled."""
-        width = -(-max(len(r) for r in rows) // 8) * 8
+        longest = max(len(r) for r in rows)
+        width = -(-longest // 8) * 8
+        limit = getattr(getattr(self, "source_position", None), "max_length", None)
+        if limit is not None:  # learned positions: a source that fits must not be padded beyond them
+            width = max(longest, min(width, limit))
         pad = self.options["source_pad_id"]
         if pad is None:
             if len({len(r) for r in rows}) > 1:

@@ -64,6 +64,29 @@ def attention_map(weights, queries, keys=None, *, path=None, title="Attention"):
     return _finish(figure, path)
 
 
+def position_map(codes, *, path=None, title="Positions"):
+    """Draws position codes as a heat map: positions down, channels across.
+
+    Args:
+        codes: `(T, C)`, such as `functional.sinusoids(ops.arange(64), 32)`.
+        path: Where to write a PNG, or None.
+        title: Stands above.
+
+    Returns:
+        The matplotlib figure.
+    """
+    codes = np.asarray(codes, dtype="float32")
+    if codes.ndim != 2:
+        raise InputError(f"`codes` must be (positions, channels). Received: shape {codes.shape}")
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    bound = max(float(np.abs(codes).max()), 1e-6)
+    picture = axis.imshow(codes, cmap="RdBu", vmin=-bound, vmax=bound, aspect="auto", interpolation="nearest")
+    axis.set(xlabel="channel", ylabel="position", title=title)
+    figure.colorbar(picture, ax=axis, label="value")
+    return _finish(figure, path)
+
+
 def curve(history, *, path=None, title="Training"):
     """Draws one line per metric of a `History.history` over the epochs."""
     pyplot = _pyplot()

@@ -40,7 +40,7 @@ def main():
     report(None, model=options.model, exact=1 - len(wrong) / len(unseen), unseen=len(unseen), minutes=seconds / 60)
     for source, target, output in wrong[:5]:
         print(f"  wrong: {source!r} is {target}, not {output!r}")
-    source, target = unseen[0]
+    source, target = next(pair for pair in unseen if sum(c.isalpha() for c in pair[0]) > 6)  # with words in it
     weights = model.attention_weights(
         [source_tokenizer.encode(source)], [[tokenizer.start_id, *tokenizer.encode(target)[:-1]]]
     )

@@ -1,8 +1,8 @@
 """Grapheme to phoneme: the pronunciation of a word, stress removed, 10 % of the words held out.
 
 Command:  python recipes/g2p.py --dictionary cmudict.dict
-Minutes:  see docs/translation.md
-Expected: word error rate as in that table (published for a Transformer of width 256: 30.2 %)
+Minutes:  about 5 for 13 epochs on a GPU through JAX, most of it compiling
+Expected: word error rate 29.2 % with 5 beams (published for a Transformer of width 256: 30.2 %)
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 Command:  python recipes/translate.py --pairs fra-eng.tsv.gz --model transformer.small
           python recipes/translate.py --source train.de --target train.en --valid val.de val.en --test test.de test.en
-Minutes:  see the table in docs/translation.md
-Expected: BLEU of held-out pairs, as in that table
+Minutes:  3 to 4 for 6 epochs of 174,427 pairs on a GPU through JAX, most of it compiling
+Expected: BLEU of held-out pairs as in docs/translation.md: 48.8 for transformer.small
 
 Models: seq2seq.plain, seq2seq.bahdanau, conv_s2s.small, transformer.small, or any other encoder-decoder.
 """

@@ -1,4 +1,4 @@
-"""The command line: list, info, plugins, inspect, check, generate, demo."""
+"""The command line: list, info, plugins, inspect, check, matrix, generate, demo."""
 
 import argparse
 import contextlib
@@ -57,6 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("id", help="such as multi_head, gpt or linear_attention/linear")
     command.add_argument("--kind", help="its kind, where several kinds have that name")
     command.add_argument("--full", action="store_true", help="also XLA and a new process")
+
+    command = add("matrix", _matrix, "Try every block of a kind in every model, and say why where one does not fit.")
+    command.add_argument("--kind", default="attention", help="the kind of block (attention)")
 
     command = add("generate", _generate, "Continue a prompt with a saved model.")
     command.add_argument("file", help="a .keras file that holds a tokenizer")
@@ -161,6 +164,20 @@ def _check(options):
                 print(f"\n{verdict.name}:\n{verdict.details}")
         return 1
     print(report)
+
+
+def _matrix(options):
+    from kerastf import testing
+
+    registry.require_kind(options.kind)
+    _quiet()
+    found = testing.matrix(options.kind)
+    if not found:
+        print(f"No model has a slot for {options.kind}.", file=sys.stderr)
+        return 2
+    for (family, slot, block), outcome in found.items():
+        print(f"{family + '.' + slot:<28} {block:<26} {outcome}")
+    return 1 if any(" fails: " in outcome for outcome in found.values()) else 0
 
 
 def _generate(options):

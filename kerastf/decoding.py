@@ -50,10 +50,11 @@ def generate(model, prompts, *, max_length, sampler="greedy", seed=None, end_id=
 def beam_search(
     model, prompts, *, max_length, num_beams, length_penalty=1.0, end_id=None, pad_id=None, context=None
 ):  # fmt: skip
-    """Keeps the `num_beams` most likely continuations of each prompt at every step.
+    """Keeps the `num_beams` most likely continuations of each prompt at every step, and the greedy one beside them.
 
-    A continuation's score is its log-probability divided by its length to the power `length_penalty`; the prompt does
-    not count.
+    The greedy continuation may fall out of the beams early and still end up best; because it rides along, the search
+    never returns a lower score than greedy decoding. A continuation's score is its log-probability divided by its
+    length to the power `length_penalty`; the prompt does not count.
 
     Args:
         model: As for `generate`.
@@ -171,8 +172,9 @@ def _sampling_loop(model, sampler, prefill, end_id, pad_id):
     return run
 
 
-def _beam_loop(model, beams, length_penalty, prefill, end_id, pad_id):
+def _beam_loop(model, search, length_penalty, prefill, end_id, pad_id):
     filler = _filler(pad_id, end_id)
+    beams = search + (search > 1)  # W: the searched ones, then the greedy one; a single beam is greedy itself
 
     def run(tokens, lengths, limit, context):
         batch, width = tokens.shape
@@ -183,8 +185,10 @@ def _beam_loop(model, beams, length_penalty, prefill, end_id, pad_id):
         state = model.init_state(batch * beams, width, **context)
         logits, state = model.step(tokens[:, :prefill], state, 0)  # (B W, V)
         vocab = logits.shape[-1]
-        # All beams of a row start alike, so only the first may be extended at first.
-        scores = ops.where(ops.arange(beams) == 0, 0.0, NEGATIVE) * ops.ones((batch, 1))  # (B, W)
+        # All beams of a row start alike, so only the first may be extended at first, and the greedy one by itself.
+        number = ops.arange(beams)
+        alive = ops.logical_or(number == 0, number >= search)
+        scores = ops.where(alive, 0.0, NEGATIVE) * ops.ones((batch, 1))  # (B, W)
         done = ops.zeros((batch, beams), dtype="bool")
         ends = ops.broadcast_to(limit, (batch, beams))
         frozen = ops.where(ops.arange(vocab) == filler, 0.0, NEGATIVE)  # a finished beam goes on with padding, free
@@ -195,8 +199,11 @@ def _beam_loop(model, beams, length_penalty, prefill, end_id, pad_id):
         def advance(index, tokens, logits, state, scores, done, ends):
             logs = _without_padding(ops.log_softmax(ops.cast(logits, "float32"), axis=-1), pad_id, end_id)
             logs = ops.where(done[..., None], frozen, ops.reshape(logs, (batch, beams, vocab)))  # (B, W, V)
-            total = ops.reshape(scores[..., None] + logs, (batch, beams * vocab))
-            best, flat = ops.top_k(total, beams)  # (B, W) each
+            total = scores[..., None] + logs
+            best, flat = ops.top_k(ops.reshape(total[:, :search], (batch, search * vocab)), search)
+            own, greedy = ops.top_k(total[:, search:], 1)  # the greedy beam extends itself alone
+            best = ops.concatenate([best, own[..., 0]], axis=1)  # (B, W)
+            flat = ops.concatenate([flat, search * vocab + greedy[..., 0]], axis=1)
             given = index < lengths  # (B, W), alike within a row
             parent = ops.where(given, ops.arange(beams, dtype="int32"), ops.cast(flat // vocab, "int32"))
             old = ops.reshape(ops.take(tokens, index, axis=1), (batch, beams))
@@ -220,8 +227,12 @@ def _beam_loop(model, beams, length_penalty, prefill, end_id, pad_id):
         _, tokens, _, _, scores, _, ends = ops.while_loop(unfinished, advance, start)
         made = ops.cast(ops.maximum(ends - lengths, 1), "float32")
         scores = scores / made**length_penalty
-        order = ops.argsort(-scores, axis=1)  # best first
         tokens = ops.reshape(tokens, (batch, beams, width))
+        if beams > search:  # the greedy one counts only where the search did not find it too
+            same = ops.all(tokens[:, :search] == tokens[:, search:], axis=-1)  # (B, W - 1)
+            twice = ops.logical_and(ops.any(same, axis=1)[:, None], number >= search)
+            scores = ops.where(twice, NEGATIVE, scores)
+        order = ops.argsort(-scores, axis=1)[:, :search]  # best first
         tokens = ops.take_along_axis(tokens, order[..., None], axis=1)
         return tokens, ops.take_along_axis(ends, order, axis=1), ops.take_along_axis(scores, order, axis=1)
 

@@ -121,7 +121,7 @@ def test_check_shows_what_is_wrong(capsys, install):
     assert out.count("FAIL") == 2  # it sees the future, and cannot decode
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([c, "--help"] for c in ("list", "info", "plugins", "inspect", "check", "generate", "demo"))])  # fmt: skip
+@pytest.mark.parametrize("arguments", [["--help"], *([c, "--help"] for c in ("list", "info", "plugins", "inspect", "check", "matrix", "generate", "demo"))])  # fmt: skip
 def test_help_explains(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
         main(arguments)

@@ -3,7 +3,7 @@
 import pytest
 
 from kerastf import registry
-from kerastf.testing import check_block, check_model, generic, subject
+from kerastf.testing import check_block, check_model, generic, matrix, subject
 
 BLOCKS = [e for e in registry.entries() if e.kind != "model"]
 MODELS = registry.entries("model")
@@ -76,6 +76,18 @@ def test_block_with_options(kind, id, options):
 )  # fmt: skip
 def test_gpt_with_slots(options):
     check_model("gpt", only=["config", "gradients", "save", "padding", "steps", "generate"], **options)
+
+
+def test_the_matrix_refuses_with_a_reason_and_never_crashes():
+    found = matrix("attention", only=["shapes"])
+    assert {f"{family}.{slot}" for family, slot, _ in found} >= {
+        "gpt.attention",
+        "transformer.cross_attention",
+        "seq2seq.attention",
+    }
+    refused = {key: outcome for key, outcome in found.items() if outcome != "ok"}
+    assert all("does not support cross" in outcome for outcome in refused.values()), refused
+    assert {block for _, _, block in refused} == {"window"}
 
 
 def test_everything_loads_in_a_fresh_process():

@@ -144,6 +144,28 @@ def test_scores_of_beams_are_their_log_probabilities(model, prompts, end):
                 assert beams[row, beam, n - 1] == end
 
 
+def test_a_thousand_searches_never_fall_below_greedy():
+    """20 models of random weights, 50 prompts each, with ends and penalties: the best beam is at least the greedy one."""
+    fresh = kerastf.create_model("gpt", **TINY)
+    cases = higher = 0
+    for seed in range(20):
+        shake(fresh, seed)
+        rng = np.random.default_rng(seed)
+        prompts = [rng.integers(0, 7, 1 + i % 3).tolist() for i in range(50)]
+        greedy, stops = decoding.generate(fresh, prompts, max_length=10, end_id=0)
+        beams, ends, scores = decoding.beam_search(
+            fresh, prompts, max_length=10, num_beams=5, length_penalty=1.0, end_id=0
+        )
+        for row, prompt in enumerate(prompts):
+            path = greedy[row, : stops[row]].tolist()
+            own = log_probability(fresh, path, len(prompt)) / max(len(path) - len(prompt), 1)
+            assert scores[row, 0] >= own - 1e-4
+            found = [b[:n].tolist() for b, n in zip(beams[row], ends[row], strict=True)]
+            assert len({tuple(f) for f in found}) == 5, "a path stands there twice"
+            cases, higher = cases + 1, higher + (scores[row, 0] > own + 1e-4)
+    assert cases == 1000 and higher > 0
+
+
 def test_text_in_text_out():
     tokenizer = CharacterTokenizer("abcdef", special_tokens=("pad", "end", "unknown"))
     model = kerastf.create_model("gpt", tokenizer=tokenizer, max_length=12, dim=8, num_layers=1, num_heads=2)

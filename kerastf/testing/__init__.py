@@ -1,12 +1,12 @@
 """The contracts as code. Our own tests and those of plugin authors call the same two functions."""
 
-from kerastf import registry
+from kerastf import config, registry
 from kerastf.testing import generic, models, samplers, sequences  # noqa: F401  (they add their checks)
 from kerastf.testing.models import reference_generate
 from kerastf.testing.report import CHECKS, ContractError, Report, run_checks
 from kerastf.testing.subjects import BlockSubject, ModelSubject, Subject
 
-__all__ = ["CHECKS", "ContractError", "Report", "check_block", "check_model", "reference_generate"]
+__all__ = ["CHECKS", "ContractError", "Report", "check_block", "check_model", "matrix", "reference_generate"]
 
 
 def check_block(kind, id, *, level="quick", only=None, **options) -> Report:
@@ -51,6 +51,39 @@ def check_model(id, *, level="quick", only=None, **options) -> Report:
         ContractError: A check failed; the message is the report.
     """
     return run_checks(subject("model", id, options), level, only)
+
+
+def matrix(kind="attention", only=("steps", "fit")) -> dict[tuple[str, str, str], str]:
+    """Tries every block of a kind in every slot of every model family.
+
+    Args:
+        kind: The kind of block.
+        only: Names of the model checks to run on each combination.
+
+    Returns:
+        By family, slot and block: `"ok"`, or why the combination is refused or what fails.
+    """
+    found = {}
+    for family in registry.entries("model"):
+        slots = [s for s in registry.resolve("model", family.id).slots if config.slot_kind(s) == kind]
+        for slot in slots:
+            for block in registry.entries(kind):
+                found[family.id, slot, block.id] = _outcome(family.id, {slot: block.id}, only)
+    return found
+
+
+def _outcome(id, slots, only):
+    chosen = subject("model", id, slots)
+    try:
+        chosen.make()
+    except (ValueError, LookupError, ImportError) as refusal:
+        return str(refusal)
+    try:
+        run_checks(chosen, "quick", only)
+    except ContractError as error:
+        broken = next(v for v in error.report.verdicts if v.outcome == "FAIL")
+        return f"{broken.name} fails: {broken.sentence}"
+    return "ok"
 
 
 def subject(kind, id, options=None) -> Subject:

@@ -130,6 +130,9 @@ def fit(subject):
     tokens = inputs.pop(subject.written)
     inputs[subject.written] = tokens[:, :-1]
     x = inputs if len(inputs) > 1 else inputs[subject.written]
-    history = model.fit(x, tokens[:, 1:], epochs=8, batch_size=8, verbose=0).history["loss"]
-    if not np.all(np.isfinite(history)) or history[-1] >= history[0]:
-        raise Broken(f"over 8 steps on one batch the loss went from {history[0]:.4g} to {history[-1]:.4g}")
+    # Measured without dropout, whose noise is larger than what a few steps gain.
+    before = model.evaluate(x, tokens[:, 1:], batch_size=8, verbose=0, return_dict=True)["loss"]
+    model.fit(x, tokens[:, 1:], epochs=16, batch_size=8, verbose=0)
+    after = model.evaluate(x, tokens[:, 1:], batch_size=8, verbose=0, return_dict=True)["loss"]
+    if not np.isfinite(after) or after >= before:
+        raise Broken(f"over 16 steps on one batch the loss went from {before:.4g} to {after:.4g}")

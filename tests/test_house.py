@@ -108,6 +108,7 @@ def test_every_public_layer_is_registered():
     # Parts of models, and abstract classes.
     helpers = {
         "TransformerLayer",
+        "AttentionDecoder",
         "Recurrent",
         "RecurrentLayer",
         "ConvAttention",

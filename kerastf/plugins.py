@@ -7,7 +7,6 @@ package. A plugin that breaks costs its own names only: its traceback is kept, a
 import contextlib
 import contextvars
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -19,9 +18,12 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kerastf.errors import PluginError
+
+if TYPE_CHECKING:
+    import importlib.metadata
 
 KINDS = (
     "model", "attention", "norm", "feedforward", "position", "embedding", "cell", "head", "sampler",
@@ -245,6 +247,8 @@ def discover() -> dict[str, Plugin]:
     if _discovered is None:
         with _lock:
             if _discovered is None:
+                import importlib.metadata  # here, because it takes a third of the time of `import kerastf`
+
                 _discovered = _read(importlib.metadata.distributions())
     return _discovered
 
@@ -256,7 +260,7 @@ def rediscover() -> None:
         _discovered = None
 
 
-def _read(distributions: Iterable[importlib.metadata.Distribution]) -> dict[str, Plugin]:
+def _read(distributions: "Iterable[importlib.metadata.Distribution]") -> dict[str, Plugin]:
     plugins: dict[str, Plugin] = {}
     for distribution in distributions:
         if f"[{GROUP}" not in (distribution.read_text("entry_points.txt") or ""):

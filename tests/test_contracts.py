@@ -79,7 +79,7 @@ def test_gpt_with_slots(options):
 
 
 def test_the_matrix_refuses_with_a_reason_and_never_crashes():
-    found = matrix("attention", only=["shapes"])
+    found = dict(matrix("attention", only=["shapes"]))
     assert {f"{family}.{slot}" for family, slot, _ in found} >= {
         "gpt.attention",
         "transformer.cross_attention",

@@ -64,8 +64,9 @@ class EncoderDecoder(Model):
                     f"Received: an array of shape {x.shape}"
                 )
             return
-        self.check_tokens(x["target"], y, self.options["vocab_size"])
-        self.check_tokens(x["source"], None, self.options["source_vocab_size"])
+        limit = getattr(self, "max_length", None)
+        self.check_tokens(x["target"], y, self.options["vocab_size"], limit)
+        self.check_tokens(x["source"], None, self.options["source_vocab_size"], limit)
 
     def generate(
         self, source, *, max_length=None, sampler="greedy", seed=None, num_beams=1, length_penalty=1.0,

@@ -1,5 +1,7 @@
 """The contracts as code. Our own tests and those of plugin authors call the same two functions."""
 
+from collections.abc import Iterator
+
 from kerastf import config, registry
 from kerastf.testing import generic, models, samplers, sequences  # noqa: F401  (they add their checks)
 from kerastf.testing.models import reference_generate
@@ -53,23 +55,21 @@ def check_model(id, *, level="quick", only=None, **options) -> Report:
     return run_checks(subject("model", id, options), level, only)
 
 
-def matrix(kind="attention", only=("steps", "fit")) -> dict[tuple[str, str, str], str]:
+def matrix(kind="attention", only=("steps", "fit")) -> Iterator[tuple[tuple[str, str, str], str]]:
     """Tries every block of a kind in every slot of every model family.
 
     Args:
         kind: The kind of block.
         only: Names of the model checks to run on each combination.
 
-    Returns:
-        By family, slot and block: `"ok"`, or why the combination is refused or what fails.
+    Yields:
+        Family, slot and block, and then `"ok"`, or why the combination is refused or what fails.
     """
-    found = {}
     for family in registry.entries("model"):
         slots = [s for s in registry.resolve("model", family.id).slots if config.slot_kind(s) == kind]
         for slot in slots:
             for block in registry.entries(kind):
-                found[family.id, slot, block.id] = _outcome(family.id, {slot: block.id}, only)
-    return found
+                yield (family.id, slot, block.id), _outcome(family.id, {slot: block.id}, only)
 
 
 def _outcome(id, slots, only):

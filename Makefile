@@ -21,7 +21,7 @@ demo: $(VENV)/installed  ## Train a small GPT on embedded text, sample, save, lo
 	$(BIN)/kerastf demo
 
 test: lint  ## The fast suite
-	$(BIN)/python -m pytest -m 'not slow and not peers'
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not slow and not peers'
 
 test-slow: $(VENV)/installed  ## Long trainings
 	$(BIN)/python -m pytest -m slow

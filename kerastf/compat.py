@@ -1,6 +1,7 @@
 """Every touch of a private or backend-specific Keras detail, each with its reason. Written for Keras 3.15."""
 
 import contextlib
+import contextvars
 
 import keras
 from keras import ops
@@ -19,7 +20,11 @@ def compiled(function, owner):
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, jit_compile=True, autograph=False)
+        def traced(*arguments):
+            with _without_cudnn():  # XLA for TensorFlow cannot hold its kernels
+                return function(*arguments)
+
+        return tf.function(traced, jit_compile=True, autograph=False)
     if backend == "jax":
         import jax
 
@@ -32,6 +37,64 @@ def compiled(function, owner):
     import torch
 
     return torch.no_grad()(function)
+
+
+_cudnn = contextvars.ContextVar("cudnn", default=True)
+
+
+@contextlib.contextmanager
+def _without_cudnn():
+    token = _cudnn.set(False)
+    try:
+        yield
+    finally:
+        _cudnn.reset(token)
+
+
+def has_cudnn():
+    """Whether recurrent layers may use cuDNN here and now: there is a GPU, and XLA for TensorFlow is not compiling."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return _cudnn.get() and bool(tf.config.list_logical_devices("GPU")) and tf.test.is_built_with_cuda()
+    if backend == "jax":
+        import jax
+
+        return jax.default_backend() == "gpu"
+    import torch
+
+    return torch.cuda.is_available() and torch.backends.cudnn.is_available()
+
+
+def cudnn_recurrence(kind, x, states, kernel, recurrent_kernel, bias):
+    """A whole sequence through cuDNN's LSTM or GRU, or None where the backend has no such path.
+
+    Why: Keras uses the fused kernels only inside its own layers, and has no public function for them.
+
+    Args:
+        kind: "lstm" or "gru".
+        x: `(B, T, C)`, without padding.
+        states: The states before the first step, as the Keras layer of that name has them.
+        kernel, recurrent_kernel, bias: The weights, in the order of that Keras layer.
+
+    Returns:
+        The outputs `(B, T, U)` and the last states, or None.
+    """
+    if not has_cudnn() or keras.backend.standardize_dtype(x.dtype) not in ("float16", "float32"):
+        return None
+    if kind == "gru" and keras.backend.backend() == "jax":
+        return None  # Keras has a plain loop there, as we have
+    from keras.src import backend as private
+
+    try:
+        _, outputs, states = getattr(private, kind)(
+            x, *states, None, kernel, recurrent_kernel, bias, keras.activations.tanh, keras.activations.sigmoid,
+            return_sequences=True,
+        )  # fmt: skip
+    except NotImplementedError:
+        return None
+    return outputs, states
 
 
 def graph(function):

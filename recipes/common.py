@@ -44,17 +44,21 @@ class KeepBest(keras.callbacks.Callback):
             self.model.set_weights(self.weights)
 
 
+def batches(model, pairs, *, batch_size, max_length, shuffle=False):
+    """Batches of pairs of strings for a model with tokenizers; longer texts are cut."""
+    tokenizers = model.source_tokenizer, model.tokenizer
+    return data.pairs(
+        pairs, None, *tokenizers, batch_size=batch_size, max_length=max_length, too_long="cut", shuffle=shuffle
+    )
+
+
 def train(model, train_pairs, valid_pairs, *, epochs, batch_size, rate, minutes=1e9, max_length=64, warmup=0.1):
     """Trains on pairs of strings: warm-up and cosine decay, gradients clipped, the best epoch kept.
 
     Returns:
         The history of `fit`, and the seconds it took.
     """
-    tokenizers = model.source_tokenizer, model.tokenizer
-    sets = [
-        data.pairs(p, None, *tokenizers, batch_size=batch_size, max_length=max_length, too_long="cut", shuffle=s)
-        for p, s in ((train_pairs, True), (valid_pairs, False))
-    ]
+    sizes = {"batch_size": batch_size, "max_length": max_length}
     steps = epochs * -(-len(train_pairs) // batch_size)
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, steps, warmup_target=rate, warmup_steps=max(1, int(warmup * steps)), alpha=0.02
@@ -63,8 +67,8 @@ def train(model, train_pairs, valid_pairs, *, epochs, batch_size, rate, minutes=
     model.compile(optimizer, metrics=[metrics.Perplexity(model.options["pad_id"]), *model.head.default_metrics()])
     start = time.monotonic()
     history = model.fit(
-        sets[0],
-        validation_data=sets[1],
+        batches(model, train_pairs, shuffle=True, **sizes),
+        validation_data=batches(model, valid_pairs, **sizes),
         epochs=epochs,
         verbose=2,
         shuffle=False,

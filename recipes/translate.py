@@ -11,7 +11,7 @@ Models: seq2seq.plain, seq2seq.bahdanau, conv_s2s.small, transformer.small, or a
 import argparse
 
 import keras
-from common import SPECIAL, build, report, train, write
+from common import SPECIAL, batches, build, report, train, write
 
 from kerastf import data, metrics, text
 
@@ -30,7 +30,7 @@ def arguments():
     parser.add_argument(
         "--tokenizer", default="word", choices=("word", "bpe", "wordpiece"), help="kind of tokens (word)"
     )
-    parser.add_argument("--epochs", type=int, default=10, help="epochs (10)")
+    parser.add_argument("--epochs", type=int, default=20, help="epochs (20)")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after so many minutes")
     parser.add_argument("--batch", type=int, default=128, help="pairs per batch (128)")
     parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate (0.001)")
@@ -80,7 +80,8 @@ def main():
         references.setdefault(source, []).append(target.lower() if options.tokenizer == "word" else target)
     sources = list(references)
     wanted = list(references.values())
-    scores = {}
+    sizes = {"batch_size": options.batch, "max_length": options.max_length}
+    scores = {"test_perplexity": model.evaluate(batches(model, test_pairs, **sizes), return_dict=True)["perplexity"]}
     for name, beams in (("greedy", 1), (f"beam_{options.beams}", options.beams)):
         found = write(model, sources, max_length=options.max_length - 1, num_beams=beams)
         scores[f"bleu_{name}"] = metrics.corpus_bleu(found, wanted)

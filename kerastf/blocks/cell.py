@@ -2,12 +2,14 @@
 
 A cell is a Keras RNN cell: `call(x, states) -> (output, states)` for one step. Ours also split the step in two, so
 that a loop over time does not repeat what needs no loop: `project(x)` is the part of the input, for a whole sequence
-in one matrix product, and `advance(projected, states)` the recurrent rest of one step.
+in one matrix product, and `advance(projected, states)` the recurrent rest of one step. A cell may also offer
+`sweep(x, states)`, a whole sequence at once by a kernel of the hardware, or None where there is no such kernel.
 """
 
 import keras
 from keras import ops
 
+from kerastf import compat
 from kerastf.registry import register
 
 
@@ -173,6 +175,11 @@ class LSTM(Cell):
         h = ops.sigmoid(o) * ops.tanh(c)  # (B, U)
         return h, [h, c]
 
+    def sweep(self, x, states):
+        """A whole sequence `(B, T, C)` by cuDNN: the outputs `(B, T, U)` and the last states, or None without it."""
+        weights = map(self._weight, (self.kernel, self.recurrent_kernel, self.bias))
+        return compat.cudnn_recurrence("lstm", x, states, *weights)
+
     def get_config(self):
         return {**super().get_config(), "unit_forget_bias": self.unit_forget_bias}
 
@@ -227,3 +234,13 @@ class GRU(Cell):
         n = ops.tanh(x_n + r * (h_n + self._weight(self.recurrent_bias)))  # (B, U)
         h = (1 - z) * n + z * h  # (B, U)
         return h, [h]
+
+    def sweep(self, x, states):
+        """A whole sequence `(B, T, C)` by cuDNN: the outputs `(B, T, U)` and the last states, or None without it."""
+
+        def order(variable):  # Keras has the update gate first
+            r, z, n = ops.split(self._weight(variable), 3, axis=-1)
+            return ops.concatenate([z, r, n], axis=-1)
+
+        bias = ops.stack([order(self.bias), ops.pad(self._weight(self.recurrent_bias), (2 * self.units, 0))])
+        return compat.cudnn_recurrence("gru", x, states, order(self.kernel), order(self.recurrent_kernel), bias)

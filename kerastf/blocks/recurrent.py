@@ -61,6 +61,8 @@ class Recurrent(keras.layers.Layer):
         self.reverse = reverse
         self.cell = create_block("cell", cell, name="cell", dtype=self.dtype_policy)
         self.splits = hasattr(self.cell, "project") and hasattr(self.cell, "advance")
+        if keras.backend.backend() == "tensorflow" and hasattr(self.cell, "sweep") and compat.has_cudnn():
+            self.supports_jit = False  # XLA for TensorFlow cannot hold cuDNN's kernels
         self.loop = keras.layers.RNN(
             _Advance(self.cell) if self.splits else self.cell, return_sequences=True, return_state=True,
             go_backwards=reverse, zero_output_for_mask=True, dtype=self.dtype_policy, name="loop",
@@ -94,9 +96,21 @@ class Recurrent(keras.layers.Layer):
         if not self.built:
             self.build(x.shape)
             self.built = True
+        if mask is None and compat.has_cudnn() and hasattr(self.cell, "sweep"):
+            found = self._sweep(x, states)
+            if found is not None:
+                return found
         h = self.cell.project(x) if self.splits else x  # (B, T, G U)
         # `call`, because a Keras RNN that is called as a layer would hand its mask on.
         outputs, *states = self.loop.call(h, initial_state=states, mask=mask, training=bool(training))  # (B, T, U)
+        return (ops.flip(outputs, axis=1) if self.reverse else outputs), states
+
+    def _sweep(self, x, states):
+        x = ops.cast(ops.flip(x, axis=1) if self.reverse else x, self.compute_dtype)
+        found = self.cell.sweep(x, states or self.init_state(ops.shape(x)[0]))
+        if found is None:
+            return None
+        outputs, states = found
         return (ops.flip(outputs, axis=1) if self.reverse else outputs), states
 
     def init_state(self, batch_size, max_length=None):

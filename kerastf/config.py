@@ -458,6 +458,12 @@ def _fill(cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, An
             if lacking:
                 problems.add(_unmet(kind, spec, lacking, options))
                 unmet.append(spec["name"])
+            elif "characters" in _supports(kind, spec, problems) and "characters" not in cls.reads:
+                problems.add(
+                    f"{kind} `{spec['name']}` reads words as characters, and `{cls.registry_entry.id}` reads tokens. "
+                    f"Received: {slot}={_short(options[slot])}"
+                )
+                unmet.append(spec["name"])
         for spec in specs:
             _fill_one(kind, spec, known)
         for spec in _distinct(s for s in specs if s["name"] not in unmet):

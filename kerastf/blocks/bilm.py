@@ -248,6 +248,10 @@ class BidirectionalLanguageModel(keras.layers.Layer):
     def default_metrics(self):
         return [TwoWayPerplexity(direction, self.pad_id) for direction in ("forward", "backward")]
 
+    def example_targets(self, features_shape, rng):
+        """Random tokens, one per position."""
+        return rng.integers(1, self.vocab_size, features_shape[:2])
+
     def compute_mask(self, inputs, previous_mask=None):
         return None
 

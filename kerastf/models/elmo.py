@@ -175,6 +175,15 @@ class ELMo(Model):
             tied = False
         return {**shared, "projection": options["dim"], "tied": tied, "pooling": "mean"}
 
+    @classmethod
+    def example_inputs(cls, options, batch_size, length, rng):
+        spec = options.get("embedding", config.options_of(cls)["embedding"].default)
+        if "characters" not in resolve("embedding", config.block_spec("embedding", spec)["name"]).supports:
+            return super().example_inputs(options, batch_size, length, rng)
+        block = config.block_from("embedding", spec, {"dim": 1, **options})
+        shape = (batch_size, length, *block.token_shape)
+        return {"tokens": rng.integers(1, block.num_ids, shape).astype("int32")}
+
     def task_weights(self):
         return [*self.head.weights, *(self.mix.weights if self.mix else [])]
 

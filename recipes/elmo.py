@@ -1,8 +1,9 @@
 """ELMo's features for a tagger: pre-trained on plain sentences, against the same model from scratch.
 
 Command:  python recipes/elmo.py
-Minutes:  MINUTES
-Expected: EXPECTED
+Minutes:  30 on two cores with some fifteen other jobs on them; not measured on quiet ones yet
+Expected: accuracy on new sentences, mean and deviation of three seeds: pre-trained 100.0 ± 0.0 %, scratch 92.0 ± 2.2 %;
+          of the words that may be noun or verb: 100.0 ± 0.0 % against 90.1 ± 6.6 %
 
 The task is the part of speech of each word in generated sentences (`kerastf.data.tagged`), ten labelled sentences only;
 ten of the words are nouns or verbs by context. Pre-training sees other sentences, without their tags. Both models read

@@ -45,6 +45,7 @@ def test_the_character_cnn(activation):
     assert gap < 1e-5
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")  # it says which of its kernels it takes
 def test_the_projected_lstm():
     """PyTorch has the projection, without bounds."""
     import torch

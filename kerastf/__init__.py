@@ -18,8 +18,8 @@ _LAZY = {
     "load_model": "kerastf.checkpoint",
     "inspect": "kerastf.checkpoint",
 }
-_MODULES = ("blocks", "checkpoint", "config", "data", "decoding", "describe", "errors", "functional", "metrics",
-            "models", "plots", "plugins", "registry", "testing", "text", "training")  # fmt: skip
+_MODULES = ("bilm_files", "blocks", "checkpoint", "config", "data", "decoding", "describe", "errors", "functional",
+            "metrics", "models", "plots", "plugins", "registry", "testing", "text", "training")  # fmt: skip
 
 __all__ = ["create_block", "create_model", "list_blocks", "list_models", "register", *_LAZY, *_MODULES]
 

@@ -13,7 +13,7 @@ from typing import Any
 from kerastf import registry
 from kerastf.errors import FileFormatError, UnknownNameError
 from kerastf.registry import did_you_mean, nearest
-from kerastf.schema import Problems, check_options, options_of, plain
+from kerastf.schema import Problems, check_options, options_of, plain, short
 from kerastf.slots import block_spec, expand_slot, slot_kind
 
 
@@ -222,6 +222,12 @@ def _fill(cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, An
             lacking = needs.get(slot, set()) - _supports(kind, spec, problems)
             if lacking:
                 problems.add(_unmet(kind, spec, lacking, options))
+                unmet.append(spec["name"])
+            elif "characters" in _supports(kind, spec, problems) and "characters" not in cls.reads:
+                problems.add(
+                    f"{kind} `{spec['name']}` reads words as characters, and `{cls.registry_entry.id}` reads tokens. "
+                    f"Received: {slot}={short(options[slot])}"
+                )
                 unmet.append(spec["name"])
         for spec in specs:
             _fill_one(kind, spec, known)

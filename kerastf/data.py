@@ -7,8 +7,10 @@ import numpy as np
 from kerastf.errors import InputError
 from kerastf.generated import dates, reversals
 from kerastf.parallel import pairs, read_pairs, split
+from kerastf.sentences import TAGS, tagged, two_senses
 
-__all__ = ["corpus", "dates", "next_token", "pairs", "read_pairs", "reversals", "split"]
+__all__ = ["TAGS", "corpus", "dates", "next_token", "pairs", "read_pairs", "reversals", "split", "tagged",
+           "two_senses"]  # fmt: skip
 
 _NOUNS = ("baker", "miller", "sailor", "teacher", "gardener", "painter", "doctor", "farmer")
 _THINGS = ("bread", "flour", "a boat", "a book", "a rose", "a picture", "a pill", "a cow")

@@ -123,6 +123,47 @@ def gradient_by_distance(curves, *, path=None, title="How far back the gradient 
     return _finish(figure, path)
 
 
+def projection(vectors, groups, *, labels=None, path=None, title="Vectors in two dimensions"):
+    """Draws vectors as points in the plane of their two widest directions (principal components), coloured by group.
+
+    Args:
+        vectors: `(N, C)`.
+        groups: The group of each vector, as text; each has its own colour and sign.
+        labels: A text beside each point, or None.
+        path: Where to write a PNG, or None.
+        title: Stands above.
+
+    Returns:
+        The matplotlib figure.
+    """
+    vectors = np.asarray(vectors, dtype="float64")
+    groups = [str(g) for g in groups]
+    if vectors.ndim != 2 or len(vectors) < 2 or len(vectors) != len(groups):
+        raise InputError(
+            f"`vectors` must be (N, channels), N at least 2, with a group each. "
+            f"Received: shape {vectors.shape}, {len(groups)} groups"
+        )
+    if labels is not None and len(labels) != len(vectors):
+        raise InputError(f"There must be a label for each vector. Received: {len(labels)} labels")
+    centred = vectors - vectors.mean(axis=0)
+    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
+    points = np.zeros((len(vectors), 2))
+    points[:, : len(directions[:2])] = centred @ directions[:2].T
+    share = sizes[:2] ** 2 / max(float(np.sum(sizes**2)), 1e-12)
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    for number, group in enumerate(dict.fromkeys(groups)):
+        mine = [i for i, g in enumerate(groups) if g == group]
+        axis.scatter(*points[mine].T, label=visible(group), marker="os^vD*"[number % 6], alpha=0.7)
+    for point, label in zip(points, labels or (), strict=False):
+        axis.annotate(visible(label), point, fontsize=7, xytext=(3, 3), textcoords="offset points")
+    along = [f"component {i + 1} ({share[i]:.0%} of the variance)" if i < len(share) else "" for i in range(2)]
+    axis.set(xlabel=along[0], ylabel=along[1], title=title)
+    axis.grid(alpha=0.3)
+    axis.legend()
+    return _finish(figure, path)
+
+
 def _finish(figure, path):
     if path is not None:
         with atomic(Path(path)) as temporary:

@@ -17,10 +17,12 @@ class Model(keras.Model):
     Class attributes of a family:
         slots: By name: whether the slot takes one block per layer (True) or one in all (False).
         needs: By slot: what its blocks must support.
+        reads: What its input may be: `"tokens"`, and `"characters"` where words may come as rows of characters.
     """
 
     slots: ClassVar[dict[str, bool]] = {}
     needs: ClassVar[dict[str, tuple[str, ...]]] = {}
+    reads: ClassVar[tuple[str, ...]] = ("tokens",)
 
     @classmethod
     def complete(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -194,6 +196,10 @@ class Model(keras.Model):
         with registry.claims(config.pop("provenance", {})):
             return cls(**config)
 
+    def task_weights(self):
+        """The weights that belong to the task, and are not copied when the head is exchanged."""
+        return self.head.weights
+
     def with_head(self, head, **options):
         """A new model with another head; the body's weights are copied, nothing is shared.
 
@@ -203,9 +209,9 @@ class Model(keras.Model):
         """
         given = {k: v for k, v in self.get_config().items() if k not in ("provenance", "name")}
         new = type(self)(**{**given, "head": {"name": head, **options}})
-        own = {id(w) for w in self.head.weights}
+        own = {id(w) for w in self.task_weights()}
         body = {w.path: w for w in self.weights if id(w) not in own}
-        own = {id(w) for w in new.head.weights}
+        own = {id(w) for w in new.task_weights()}
         for weight in new.weights:
             if id(weight) not in own:
                 weight.assign(body[weight.path])

@@ -64,7 +64,7 @@ def padding(subject):
         raise NotAsked("it has no padding")
     model = subject.make(pad_id=0)
     inputs = subject.inputs()
-    padded = {name: np.pad(tokens, ((0, 0), (0, 3))) for name, tokens in inputs.items()}
+    padded = {name: np.pad(a, [(0, 0), (0, 3)] + [(0, 0)] * (a.ndim - 2)) for name, a in inputs.items()}
     pairs = [keras.tree.flatten(subject.raw(model, given)) for given in (padded, inputs)]
     for long, short in zip(*pairs, strict=True):
         gap = difference(long if len(short.shape) < 3 else long[:, : short.shape[1]], short)

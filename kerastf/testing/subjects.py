@@ -39,6 +39,9 @@ class BlockSubject(Subject):
         """Arguments for a call, by name, as NumPy arrays."""
         rng = np.random.default_rng(seed)
         if self.kind == "embedding":
+            if "characters" in self.supports:  # one token is a row of characters
+                layer = self.new()
+                return {"tokens": rng.integers(1, layer.num_ids, (batch, length, *layer.token_shape)).astype("int32")}
             size = self.options.get("vocab_size", 11)
             return {"tokens": rng.integers(0, size, (batch, length)).astype("int32")}
         if self.kind == "cell":

@@ -14,14 +14,24 @@ from kerastf.errors import ConfigError, InputError
 from kerastf.registry import did_you_mean, nearest
 from kerastf.text.base import SPECIAL, Tokenizer, pad, read_lines, require_text, short
 from kerastf.text.bpe import BytePairTokenizer
+from kerastf.text.characters import WordCharacterTokenizer
 from kerastf.text.plain import ByteTokenizer, CharacterTokenizer
 from kerastf.text.words import WordPieceTokenizer, WordTokenizer
 
 __all__ = ["SPECIAL", "TOKENIZERS", "BytePairTokenizer", "ByteTokenizer", "CharacterTokenizer", "Tokenizer",
-           "WordPieceTokenizer", "WordTokenizer", "from_config", "pad", "read_lines", "train"]  # fmt: skip
+           "WordCharacterTokenizer", "WordPieceTokenizer", "WordTokenizer", "from_config", "pad",
+           "read_lines", "train"]  # fmt: skip
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
-    c.name: c for c in (CharacterTokenizer, ByteTokenizer, WordTokenizer, WordPieceTokenizer, BytePairTokenizer)
+    c.name: c
+    for c in (
+        CharacterTokenizer,
+        ByteTokenizer,
+        WordTokenizer,
+        WordPieceTokenizer,
+        BytePairTokenizer,
+        WordCharacterTokenizer,
+    )
 }
 
 
@@ -63,11 +73,12 @@ def train(
     """A tokenizer made from texts.
 
     Args:
-        name: `"character"`, `"byte"`, `"word"`, `"wordpiece"` or `"bpe"`.
+        name: `"character"`, `"byte"`, `"word"`, `"wordpiece"`, `"bpe"` or `"word_characters"`.
         texts: Strings, or the path of a UTF-8 text file, plain or `.gz`.
         vocab_size: The most tokens there may be, special ones included.
         special_tokens: Of `pad`, `start`, `end`, `unknown`, in the order of their numbers.
-        **options: `lowercase` (word, wordpiece), `min_count` (word, bpe), `learner` (wordpiece).
+        **options: `lowercase` (word, wordpiece), `min_count` (word, bpe, word_characters), `learner` (wordpiece),
+            `max_characters` (word_characters).
 
     Returns:
         The tokenizer.

@@ -7,8 +7,19 @@ import numpy as np
 from kerastf.errors import InputError
 from kerastf.generated import dates, reversals
 from kerastf.parallel import pairs, read_pairs, split
+from kerastf.windows import keep_probabilities, windows
 
-__all__ = ["corpus", "dates", "next_token", "pairs", "read_pairs", "reversals", "split"]
+__all__ = [
+    "corpus",
+    "dates",
+    "keep_probabilities",
+    "next_token",
+    "pairs",
+    "read_pairs",
+    "reversals",
+    "split",
+    "windows",
+]
 
 _NOUNS = ("baker", "miller", "sailor", "teacher", "gardener", "painter", "doctor", "farmer")
 _THINGS = ("bread", "flour", "a boat", "a book", "a rose", "a picture", "a pill", "a cow")

@@ -20,6 +20,10 @@ from pathlib import Path
 DIM, WINDOW, DRAWS, SUBSAMPLE, MIN_COUNT = 100, 5, 5, 1e-3, 5
 
 
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MB on Linux
+
+
 def ours(path, questions, epochs, seed, rows):
     import keras
     import tensorflow as tf
@@ -35,7 +39,7 @@ def ours(path, questions, epochs, seed, rows):
     model.compile()
     start, used = time.monotonic(), time.process_time()
     model.fit(dataset, epochs=epochs, verbose=0)
-    times = time.monotonic() - start, time.process_time() - used
+    times = time.monotonic() - start, time.process_time() - used, peak()
     return times, model.evaluate_analogies(questions)["accuracy"] if questions else None
 
 
@@ -46,12 +50,19 @@ def gensim(path, questions, epochs, seed, rows):
     from kerastf import vectors
 
     model = Word2Vec(
-        vector_size=DIM, window=WINDOW, negative=DRAWS, sample=SUBSAMPLE, min_count=MIN_COUNT, sg=1, workers=2, seed=seed
+        vector_size=DIM,
+        window=WINDOW,
+        negative=DRAWS,
+        sample=SUBSAMPLE,
+        min_count=MIN_COUNT,
+        sg=1,
+        workers=2,
+        seed=seed,
     )
     model.build_vocab(corpus_file=path)
     start, used = time.monotonic(), time.process_time()
     model.train(corpus_file=path, total_words=model.corpus_total_words, epochs=epochs)
-    times = time.monotonic() - start, time.process_time() - used
+    times = time.monotonic() - start, time.process_time() - used, peak()
     if not questions:
         return times, None
     numbers = model.wv.key_to_index
@@ -62,11 +73,10 @@ def gensim(path, questions, epochs, seed, rows):
 
 
 def worker(options):
-    (seconds, used), accuracy = {"ours": ours, "gensim": gensim}[options.worker](
+    (seconds, used, memory), accuracy = {"ours": ours, "gensim": gensim}[options.worker](
         options.corpus, options.questions, options.epochs, options.seed, options.rows
     )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds, "cpu": used, "accuracy": accuracy, "peak_mb": peak}))
+    print(json.dumps({"seconds": seconds, "cpu": used, "accuracy": accuracy, "peak_mb": memory}))
 
 
 def prepare(source, target):
@@ -107,13 +117,15 @@ def main():
                 command += ["--questions", options.questions] if options.questions else []
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 rounds.append(json.loads(done.stdout.splitlines()[-1]))
-                print(f"  round {number}, {side}: {words / rounds[-1]['seconds']:,.0f} words/s, {rounds[-1]}", flush=True)
+                print(
+                    f"  round {number}, {side}: {words / rounds[-1]['seconds']:,.0f} words/s, {rounds[-1]}", flush=True
+                )
     for side, rounds in found.items():
         speed = statistics.median(words / r["seconds"] for r in rounds)
         effort = statistics.median(1e6 * r["cpu"] / words for r in rounds)
-        peak = max(r["peak_mb"] for r in rounds)
+        memory = max(r["peak_mb"] for r in rounds)
         right = [f"{r['accuracy']:.4f}" for r in rounds if r["accuracy"] is not None]
-        print(f"{side}: {speed:,.0f} words/s, {effort:.2f} processor seconds per million words, peak {peak:.0f} MB, "
+        print(f"{side}: {speed:,.0f} words/s, {effort:.2f} processor seconds per million words, peak {memory:.0f} MB, "
               f"analogies {right or 'not asked'}")  # fmt: skip
     for key, what in (("seconds", "time"), ("cpu", "processor time")):
         ratios = [a[key] / b[key] for a, b in zip(found["ours"], found["gensim"], strict=True)]

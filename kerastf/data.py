@@ -5,11 +5,12 @@ import random
 import numpy as np
 
 from kerastf.errors import InputError
-from kerastf.generated import dates, reversals
+from kerastf.generated import analogies, dates, reversals
 from kerastf.parallel import pairs, read_pairs, split
 from kerastf.windows import keep_probabilities, windows
 
 __all__ = [
+    "analogies",
     "corpus",
     "dates",
     "keep_probabilities",

@@ -1,4 +1,7 @@
-"""Windows around words, streamed from a corpus of any size. Shapes: B blocks, T centres in a block, S tokens, W reach."""
+"""Windows around words, streamed from a corpus of any size.
+
+Shapes: B blocks, T centres in a block, W tokens on both sides of them, S = T + 2 W.
+"""
 
 import tempfile
 from pathlib import Path
@@ -17,8 +20,8 @@ CHUNK = 2**19  # numbers read at a time; blocks are shuffled within as many
 class _Windows:
     """The windows of a corpus, epoch after epoch: all is a function of (seed, epoch).
 
-    The texts are encoded once, into a temporary file of four bytes per word. Pairs of words never exist: a block holds T
-    centres with W tokens on both sides, and says how far each centre's window reaches.
+    The texts are encoded once, into a temporary file of four bytes per word. Pairs of words never exist: a block holds
+    T centres with W tokens on both sides, and says how far each centre's window reaches.
     """
 
     def __init__(self, texts, tokenizer, *, window, length, batch_size, subsample, shuffle, seed):
@@ -103,9 +106,7 @@ def _encode(texts, tokenizer):
     counts = np.zeros(tokenizer.vocab_size, "int64")
     for line in texts:
         numbers = np.asarray(tokenizer.encode_known(line), "int32")
-        counts += np.bincount(numbers, minlength=len(counts)) if len(numbers) > len(counts) // 8 else 0
-        if len(numbers) <= len(counts) // 8:  # a short line: not worth a pass over the vocabulary
-            np.add.at(counts, numbers, 1)
+        np.add.at(counts, numbers, 1)
         for at in range(0, len(numbers), LONGEST):
             file.write(numbers[at : at + LONGEST].tobytes() + np.int32(LINE_END).tobytes())
     if not counts.any():
@@ -161,11 +162,12 @@ def windows(
     """Batches of words with their windows, to train `word2vec`.
 
     Each text is a sentence: windows do not cross its ends. Words that the tokenizer lacks are left out, then frequent
-    words at random, and what is left are neighbours, as in word2vec. The window of each word reaches 1 to `window` words
-    to both sides, at random. Each pass over the data set is the next epoch, with draws of its own.
+    words at random, and what is left are neighbours, as in word2vec. The window of each word reaches 1 to `window`
+    words to both sides, at random. Each pass over the data set is the next epoch, with draws of its own.
 
-    The corpus is read once, line by line, and encoded into a temporary file; memory does not grow with the corpus. Pairs
-    of words are never made: a row holds T centres and the words around them, and the target tells each centre's reach.
+    The corpus is read once, line by line, and encoded into a temporary file; memory does not grow with the corpus.
+    Pairs of words are never made: a row holds T centres and the words around them, and the target tells each centre's
+    reach.
 
     Args:
         corpus: The path of a UTF-8 text file, plain or `.gz`, one sentence or paragraph per line; or strings.

@@ -176,12 +176,12 @@ def can_update_rows(model):
 def adagrad_rows(function, optimizer):
     """One step of Adagrad that reads and writes only the rows of matrices that a loss looks at. TensorFlow only.
 
-    Why: Keras's Adagrad does the same, but with a dozen operations where TensorFlow has one, and its private variables
-    are needed for that one. Adding to a row twice must be adding the sum, so gradients are summed by row first.
+    Why: TensorFlow has one operation for what Keras does in a dozen, and the optimizer's private variables are needed
+    for it. Two gradients of one row are summed first, as in a dense gradient.
 
     Args:
-        function: Takes `take(variable, rows)`, by which it reads rows; returns a scalar to differentiate, a factor to its
-            gradients, and what this function returns.
+        function: Takes `take(variable, rows)`, by which it reads rows; returns a scalar to differentiate, a factor to
+            its gradients, and what this function returns.
         optimizer: A Keras Adagrad; its accumulators and its count of steps are used.
     """
     import tensorflow as tf

@@ -166,8 +166,8 @@ _ROLES = (
 def analogies(count=4000, seed=0):
     """Sentences about countries, capitals and languages, and the analogies that are planted in them.
 
-    What is said of a word tells its role, and what it is said with tells its country, so `paris` is to `france` as `oslo`
-    is to `norway`, though no sentence has two of them.
+    What is said of a word tells its role, and what it is said with tells its country, so `paris` is to `france` as
+    `oslo` is to `norway`, though no sentence has two of them.
 
     Args:
         count: How many sentences.

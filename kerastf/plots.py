@@ -123,6 +123,40 @@ def gradient_by_distance(curves, *, path=None, title="How far back the gradient 
     return _finish(figure, path)
 
 
+def vector_map(vectors, labels, *, groups=None, path=None, title="Word vectors"):
+    """Draws vectors in the plane of their two main directions (principal components).
+
+    Args:
+        vectors: `(N, C)`.
+        labels: N words.
+        groups: N names or numbers; equal ones have one colour. None for one colour.
+        path: Where to write a PNG, or None.
+        title: Stands above.
+
+    Returns:
+        The matplotlib figure.
+    """
+    vectors = np.asarray(vectors, dtype="float64")
+    if vectors.ndim != 2 or len(vectors) != len(labels) or len(vectors) < 2:
+        raise InputError(
+            f"`vectors` must be two or more (words, channels), with a label each. "
+            f"Received: shape {vectors.shape}, {len(labels)} labels"
+        )
+    centred = vectors - vectors.mean(axis=0)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    points = centred @ directions[:2].T  # (N, 2)
+    groups = [""] * len(labels) if groups is None else list(groups)
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(7, 5), layout="constrained")
+    for group in dict.fromkeys(groups):
+        axis.scatter(*points[[g == group for g in groups]].T, s=18)
+    for (x, y), label in zip(points, labels, strict=True):
+        axis.annotate(visible(label), (x, y), xytext=(3, 3), textcoords="offset points", fontsize=8)
+    axis.set(xlabel="first direction", ylabel="second direction", title=title)
+    axis.margins(x=0.12)
+    return _finish(figure, path)
+
+
 def _finish(figure, path):
     if path is not None:
         with atomic(Path(path)) as temporary:

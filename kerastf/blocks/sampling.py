@@ -74,8 +74,8 @@ class NegativeSampling(keras.layers.Layer):
     """Scores of words as neighbours, `x_w = h . v_w`, learnt against words drawn at random.
 
     `loss = -log s(h . v_label) - sum_{n drawn} log s(-h . v_n)`, with `s` the logistic function and words drawn with
-    probability `count_w^power / sum`. Called by itself it gives the scores of all words, whose loss is the mean over all
-    draws; `word2vec` trains from windows, where only the drawn words are looked at.
+    probability `count_w^power / sum`. Called by itself it gives the scores of all words, whose loss is the mean over
+    all draws; `word2vec` trains from windows, where only the drawn words are looked at.
 
     Args:
         vocab_size: How many words V there are.

@@ -3,8 +3,8 @@
     python benchmarks/word2vec.py CORPUS.txt [--questions questions-words.txt] [--epochs 1] [--rounds 3]
 
 Both see the same words (cut, lower case, `<unk>` left out), with dim 100, window 5, 5 draws, subsampling 1e-3, words
-that occur 5 times or more, and two threads. Rounds alternate, each in a process of its own; training alone is timed, the
-building of the vocabulary is not. gensim reads its own fastest form, a file. Prints medians and ratios.
+that occur 5 times or more, and two threads. Rounds alternate, each in a process of its own; training alone is timed,
+the building of the vocabulary is not. gensim reads its own fastest form, a file. Prints medians and ratios.
 """
 
 import argparse

@@ -102,7 +102,7 @@ class _Windows:
 
 def _encode(texts, tokenizer):
     """The numbers of all texts in a temporary file, each text ended by `LINE_END`, and how often each number occurs."""
-    file = tempfile.TemporaryFile()
+    file = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the data set)
     counts = np.zeros(tokenizer.vocab_size, "int64")
     for line in texts:
         numbers = np.asarray(tokenizer.encode_known(line), "int32")

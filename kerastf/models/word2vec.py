@@ -1,6 +1,6 @@
 """Word2vec: vectors of words, learnt from which words stand near each other.
 
-Shapes: B batch, T centres in a row, S = T + 2 W tokens of a row with W on both sides, C channels, V vocabulary, K draws.
+Shapes: B batch, T centres in a row, S = T + 2 W tokens with W on both sides, C channels, V vocabulary, K draws.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ class Word2Vec(Model):
     and the bag of words predicts the word in the middle, with the mean of the `u` of its window in place of `u_c`.
 
     `fit(data.windows(...))` trains from windows. There, the T words of a row share T drawn words, each counted `k / T`
-    times: the same on average, in a few matrix products. `fit(words, neighbours)` trains from pairs, with the exact mean
-    over all draws.
+    times: the same on average, in a few matrix products. `fit(words, neighbours)` trains from pairs, with the exact
+    mean over all draws.
 
     Args:
         vocab_size: How many words V there are; by default the tokenizer's.

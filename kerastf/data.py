@@ -5,12 +5,13 @@ import random
 import numpy as np
 
 from kerastf.errors import InputError
-from kerastf.generated import dates, reversals
+from kerastf.generated import analogies, dates, reversals
 from kerastf.parallel import pairs, read_pairs, split
 from kerastf.sentences import TAGS, tagged, two_senses
+from kerastf.windows import keep_probabilities, windows
 
-__all__ = ["TAGS", "corpus", "dates", "next_token", "pairs", "read_pairs", "reversals", "split", "tagged",
-           "two_senses"]  # fmt: skip
+__all__ = ["TAGS", "analogies", "corpus", "dates", "keep_probabilities", "next_token", "pairs", "read_pairs",
+           "reversals", "split", "tagged", "two_senses", "windows"]  # fmt: skip
 
 _NOUNS = ("baker", "miller", "sailor", "teacher", "gardener", "painter", "doctor", "farmer")
 _THINGS = ("bread", "flour", "a boat", "a book", "a rose", "a picture", "a pill", "a cow")

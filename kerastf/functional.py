@@ -253,3 +253,31 @@ def mean_kept(x, mask=None):
         return ops.mean(x, axis=1)
     weights = ops.cast(mask, x.dtype)[..., None]
     return ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
+
+
+def near(reach, span):
+    """Which tokens stand in the window of each centre: 1 where they do, the centre itself not.
+
+    Args:
+        reach: Integers `(B, T, 2)`, how many tokens the window of a centre has to its left and to its right.
+        span: How many tokens W stand before the first centre and after the last.
+
+    Returns:
+        Float32 `(B, T, T + 2 W)`.
+    """
+    count = reach.shape[1]
+    distance = ops.arange(count + 2 * span)[None] - span - ops.arange(count)[:, None]  # (T, S)
+    inside = ops.logical_and(distance >= -reach[..., :1], distance <= reach[..., 1:])  # (B, T, S)
+    return ops.cast(ops.logical_and(inside, distance != 0), "float32")
+
+
+def logistic_losses(true, true_weights, false, false_weights):
+    """`-w log s(x)` of true scores and `-w log s(-x)` of false ones, summed per row: `(B,)`."""
+    pieces = (true_weights * ops.softplus(-true), false_weights * ops.softplus(false))
+    return sum(ops.sum(p, axis=tuple(range(1, len(p.shape)))) for p in pieces)
+
+
+def logistic_slope(true, true_weights, false, false_weights):
+    """A scalar with the gradient of the sum of `logistic_losses`, without its logarithms."""
+    slopes = (true_weights * (ops.sigmoid(true) - 1), true), (false_weights * ops.sigmoid(false), false)
+    return sum(ops.sum(ops.stop_gradient(slope) * score) for slope, score in slopes)

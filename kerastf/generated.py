@@ -1,4 +1,4 @@
-"""Generated pairs for sequence-to-sequence models, free to use and in need of no network: dates, reversed strings."""
+"""Generated texts, free to use and in need of no network: dates, reversed strings, sentences with planted analogies."""
 
 import calendar
 import datetime
@@ -143,3 +143,62 @@ def reversals(count, length=8, seed=0):
     rng = random.Random(seed)
     words = ("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(1, length))) for _ in range(count))
     return [(word, word[::-1]) for word in words]
+
+
+# Country, capital, language, and two things that the sentences say of all three.
+_COUNTRIES = (
+    ("france", "paris", "french", "cheese", "perfume"), ("italy", "rome", "italian", "pasta", "marble"),
+    ("spain", "madrid", "spanish", "oranges", "guitars"), ("portugal", "lisbon", "portuguese", "cork", "sardines"),
+    ("greece", "athens", "greek", "olives", "temples"), ("norway", "oslo", "norwegian", "fjords", "cod"),
+    ("sweden", "stockholm", "swedish", "birches", "steel"), ("denmark", "copenhagen", "danish", "butter", "windmills"),
+    ("finland", "helsinki", "finnish", "saunas", "lakes"), ("poland", "warsaw", "polish", "amber", "dumplings"),
+    ("hungary", "budapest", "hungarian", "paprika", "horses"), ("russia", "moscow", "russian", "furs", "tundra"),
+    ("china", "beijing", "chinese", "silk", "porcelain"), ("japan", "tokyo", "japanese", "cherries", "lacquer"),
+    ("thailand", "bangkok", "thai", "elephants", "rice"), ("turkey", "ankara", "turkish", "carpets", "tulips"),
+)  # fmt: skip
+_ROLES = (
+    ("the border of {} is known for {}", "the army guards {} and its {}", "our state {} taxes {} heavily"),
+    ("the mayor of {} shows us {}", "the streets in {} smell of {}", "trams through {} pass the {}"),
+    ("poems in {} praise {}", "she speaks {} and dreams of {}", "a grammar of {} has a page on {}"),
+)
+
+
+def analogies(count=4000, seed=0):
+    """Sentences about countries, capitals and languages, and the analogies that are planted in them.
+
+    What is said of a word tells its role, and what it is said with tells its country, so `paris` is to `france` as
+    `oslo` is to `norway`, though no sentence has two of them.
+
+    Args:
+        count: How many sentences.
+        seed: The same seed gives the same sentences.
+
+    Returns:
+        The sentences, and all 1,440 questions `(a, b, c, d)`: a is to b as c is to d.
+
+    Examples:
+        >>> from kerastf import data
+        >>> sentences, questions = data.analogies(2, seed=1)
+        >>> sentences
+        ['the streets in rome smell of pasta', 'a grammar of spanish has a page on guitars']
+        >>> questions[0]
+        ('france', 'paris', 'italy', 'rome')
+    """
+    if count < 0:
+        raise InputError(f"`count` must not be negative. Received: count={count}")
+    rng = random.Random(seed)
+    sentences = []
+    for _ in range(count):
+        country, role = rng.choice(_COUNTRIES), rng.randrange(len(_ROLES))
+        sentences.append(rng.choice(_ROLES[role]).format(country[role], rng.choice(country[3:])))
+    roles = range(len(_ROLES))
+    questions = [
+        (a[i], a[j], c[i], c[j])
+        for i in roles
+        for j in roles
+        if i != j
+        for a in _COUNTRIES
+        for c in _COUNTRIES
+        if a != c
+    ]
+    return sentences, questions

@@ -1,5 +1,7 @@
 """Embedding blocks: tokens to vectors. Shapes: B batch, T time, C channels, V vocabulary."""
 
+from typing import Literal
+
 import keras
 from keras import ops
 
@@ -14,6 +16,7 @@ class Token(keras.layers.Layer):
         vocab_size: How many tokens there are.
         dim: Width C of a vector.
         initializer_std: Deviation of the vectors at the start.
+        initializer: Whether they are drawn from a `"normal"` or a `"uniform"` distribution.
         **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
 
     Call arguments:
@@ -28,7 +31,10 @@ class Token(keras.layers.Layer):
         (2, 5, 4)
     """
 
-    def __init__(self, vocab_size: int, dim: int, *, initializer_std: float = 0.02, **kwargs):
+    def __init__(
+        self, vocab_size: int, dim: int, *, initializer_std: float = 0.02,
+        initializer: Literal["normal", "uniform"] = "normal", **kwargs,
+    ):  # fmt: skip
         super().__init__(**kwargs)
         for name, value in (("vocab_size", vocab_size), ("dim", dim)):
             if value < 1:
@@ -37,11 +43,15 @@ class Token(keras.layers.Layer):
         self.vocab_size = vocab_size
         self.dim = dim
         self.initializer_std = initializer_std
+        self.initializer = initializer
 
     def build(self, tokens_shape):
+        bound = self.initializer_std * 3**0.5
         self.matrix = self.add_weight(
             shape=(self.vocab_size, self.dim),
-            initializer=keras.initializers.RandomNormal(stddev=self.initializer_std),
+            initializer=keras.initializers.RandomNormal(stddev=self.initializer_std)
+            if self.initializer == "normal"
+            else keras.initializers.RandomUniform(-bound, bound),
             name="matrix",
         )
 
@@ -60,4 +70,5 @@ class Token(keras.layers.Layer):
             "vocab_size": self.vocab_size,
             "dim": self.dim,
             "initializer_std": self.initializer_std,
+            "initializer": self.initializer,
         }

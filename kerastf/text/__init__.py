@@ -101,16 +101,19 @@ def train(
         )
     special_tokens = (special_tokens,) if isinstance(special_tokens, str) else tuple(special_tokens)
     Tokenizer(0, special_tokens)  # names are checked before a long training
-    if isinstance(texts, str | Path):
-        texts = read_lines(texts)
-    texts = list(texts)
-    for text in texts:
-        require_text(text)
-    if not any(text.strip() for text in texts):
-        raise InputError(f"A tokenizer is trained on texts that are not empty. Received: texts={short(texts)}")
     if not isinstance(vocab_size, int) or vocab_size <= len(special_tokens):
         raise ConfigError(
             f"`vocab_size` must be more than the {len(special_tokens)} special tokens. "
             f"Received: vocab_size={vocab_size}"
         )
+    if isinstance(texts, str | Path):
+        if not any(line.strip() for line in read_lines(texts)):
+            raise InputError(f"A tokenizer is trained on texts that are not empty. Received: texts={str(texts)!r}")
+        texts = read_lines(texts) if cls.streams else list(read_lines(texts))
+    else:
+        texts = list(texts)
+        for text in texts:
+            require_text(text)
+        if not any(text.strip() for text in texts):
+            raise InputError(f"A tokenizer is trained on texts that are not empty. Received: texts={short(texts)}")
     return cls.train(texts, vocab_size=vocab_size, special_tokens=special_tokens, **options)

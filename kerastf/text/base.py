@@ -22,9 +22,11 @@ class Tokenizer:
         start_id: Number of the token that begins a target, or None.
         end_id: Number of the end token, or None.
         unknown_id: Number of the token for what the vocabulary lacks, or None.
+        streams: Whether it is trained in one pass over texts, so that they need not fit into memory.
     """
 
     name = ""
+    streams = False
 
     def __init__(self, ordinary: int, special_tokens: Iterable[str]):
         self.special_tokens = (special_tokens,) if isinstance(special_tokens, str) else tuple(special_tokens)
@@ -43,6 +45,10 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """The numbers of a text."""
         raise InputError(f"{type(self).__name__} cannot encode.")
+
+    def encode_known(self, text: str) -> list[int]:
+        """The numbers of a text; what the vocabulary lacks is left out."""
+        return [n for n in self.encode(text) if n != self.unknown_id]
 
     def encode_batch(self, texts: Iterable[str], max_length: int | None = None) -> Any:
         """The numbers of texts, padded to the longest.

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from kerastf.errors import ConfigError, InputError
@@ -12,6 +12,7 @@ from kerastf.text.base import Tokenizer, require_names, require_text, short, utf
 # A word with the apostrophe or hyphen that joins it to the next one; a word; any other sign alone.
 JOINERS = "'\u2019-"
 PATTERN = re.compile(rf"\w+(?:{'|'.join(JOINERS)})(?=\w)|\w+|[^\w\s]")
+SIGNS = re.compile(r"[^\w\s]")  # every mark is one of these
 LEFT = ".,;:!?)]}…”»%"
 RIGHT = "([{“«¿¡$#@"
 
@@ -52,18 +53,20 @@ class MarkedTokenizer(Tokenizer):
         return unicodedata.normalize("NFC", text.lower() if lowercase else text)
 
     @classmethod
-    def habits(cls, texts: Sequence[str]) -> dict[str, str]:
+    def habits(cls, texts: Iterable[str]) -> dict[str, str]:
         """`left` and `right` as clean texts have them: marks that mostly touch a word on that side."""
-        touching = {side: Counter[str]() for side in ("left", "right")}  # a mark counts +1 at a word, -1 at a space
-        marks = {sign for text in texts for sign in set(text) if is_mark(sign)}.difference(cls.never, " ")
+        pairs = {side: Counter[tuple[str, str]]() for side in ("left", "right")}  # a mark and what stands beside it
         for text in texts:
-            for i, sign in enumerate(text):
-                if sign not in marks:
-                    continue
-                for side, at in (("left", i - 1), ("right", i + 1)):
-                    other = text[at] if 0 <= at < len(text) else " "
-                    if other == " " or other not in marks:  # how marks stand beside each other tells nothing
-                        touching[side][sign] += 1 if other != " " else -1
+            for found in SIGNS.finditer(text):
+                at, sign = found.start(), found.group()
+                pairs["left"][sign, text[at - 1] if at else " "] += 1
+                pairs["right"][sign, text[at + 1] if at + 1 < len(text) else " "] += 1
+        marks = {sign for sign, _ in pairs["left"] if is_mark(sign)}.difference(cls.never)
+        touching = {side: Counter[str]() for side in pairs}  # a mark counts +1 at a word, -1 at a space
+        for side, counted in pairs.items():
+            for (sign, other), count in counted.items():
+                if sign in marks and other not in marks:  # how marks stand beside each other tells nothing
+                    touching[side][sign] += count if other != " " else -count
         usual = {"left": LEFT, "right": RIGHT}
         return {
             side: "".join(sorted(m for m in marks if counts[m] > 0 or (counts[m] == 0 and m in usual[side])))
@@ -99,6 +102,7 @@ class WordTokenizer(MarkedTokenizer):
         lowercase: Whether capitals become small.
         left: Marks written without a space before them.
         right: Marks written without a space after them.
+        counts: How often each of `words` occurred in training, or None where that is not known.
 
     Examples:
         >>> tokenizer = WordTokenizer.train(["The cat, the dog."], special_tokens=("unknown",), lowercase=True)
@@ -110,12 +114,19 @@ class WordTokenizer(MarkedTokenizer):
 
     name = "word"
     never = JOINERS
+    streams = True
 
     def __init__(
         self, words: Iterable[str], special_tokens: Iterable[str] = (), *, lowercase: bool = False, left: str = LEFT,
-        right: str = RIGHT,
+        right: str = RIGHT, counts: Iterable[int] | None = None,
     ):  # fmt: skip
         self.words = require_names("words", words)
+        self.counts = None if counts is None else [int(n) for n in counts]
+        if self.counts is not None and (len(self.counts) != len(self.words) or min(self.counts, default=1) < 1):
+            raise ConfigError(
+                f"`counts` are as many as `words`, each at least 1. Received: {len(self.words)} words, "
+                f"counts={short(self.counts)}"
+            )
         super().__init__(len(self.words), special_tokens, lowercase, left, right)
         for word in self.words:
             if self.cut(word) != [word] and self.cut(word + "x") != [word, "x"]:
@@ -141,11 +152,18 @@ class WordTokenizer(MarkedTokenizer):
         if not isinstance(min_count, int) or min_count < 1:
             raise ConfigError(f"`min_count` must be at least 1. Received: min_count={min_count}")
         special_tokens = tuple(special_tokens)
-        cleaned = [cls.clean(t, lowercase) for t in texts]
-        counts = Counter(w for t in cleaned for w in PATTERN.findall(t))
-        words = sorted((w for w in counts if counts[w] >= min_count), key=lambda w: (-counts[w], w))
-        limit = None if vocab_size is None else vocab_size - len(special_tokens)
-        return cls(words[:limit], special_tokens, lowercase=lowercase, **cls.habits(cleaned))
+        found: Counter[str] = Counter()
+
+        def counted() -> Iterator[str]:  # one pass: the texts need not fit into memory
+            for text in texts:
+                text = cls.clean(text, lowercase)
+                found.update(PATTERN.findall(text))
+                yield text
+
+        habits = cls.habits(counted())
+        words = sorted((w for w in found if found[w] >= min_count), key=lambda w: (-found[w], w))
+        words = words[: None if vocab_size is None else vocab_size - len(special_tokens)]
+        return cls(words, special_tokens, lowercase=lowercase, counts=[found[w] for w in words], **habits)
 
     def cut(self, text: str) -> list[str]:
         """The words and marks of a text."""
@@ -161,11 +179,15 @@ class WordTokenizer(MarkedTokenizer):
             )
         return [self.numbers.get(w, self.unknown_id) for w in words]  # type: ignore[misc]
 
+    def encode_known(self, text: str) -> list[int]:
+        numbers = self.numbers
+        return [numbers[w] for w in self.cut(text) if w in numbers]
+
     def _spell(self, numbers: Sequence[int]) -> str:
         return self.join(self.words[n] for n in numbers)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "words": list(self.words)}
+        return {**super().get_config(), "words": list(self.words), "counts": self.counts}
 
 
 class WordPieceTokenizer(MarkedTokenizer):

@@ -1,4 +1,4 @@
-"""Data: text to batches, and an embedded corpus that needs no network. Shapes: B batch, T time."""
+"""Data: text and images to batches, and an embedded corpus that needs no network. Shapes: B batch, T time."""
 
 import random
 
@@ -6,9 +6,12 @@ import numpy as np
 
 from kerastf.errors import InputError
 from kerastf.generated import dates, reversals
+from kerastf.images import ImageBatches, read_images
 from kerastf.parallel import pairs, read_pairs, split
 
-__all__ = ["corpus", "dates", "next_token", "pairs", "read_pairs", "reversals", "split"]
+__all__ = [
+    "ImageBatches", "corpus", "dates", "next_token", "pairs", "read_images", "read_pairs", "reversals", "split",
+]  # fmt: skip
 
 _NOUNS = ("baker", "miller", "sailor", "teacher", "gardener", "painter", "doctor", "farmer")
 _THINGS = ("bread", "flour", "a boat", "a book", "a rose", "a picture", "a pill", "a cow")

@@ -20,7 +20,7 @@ ROOT = Path(kerastf.__file__).parent
 STOREYS = [
     {"errors"}, {"plugins"}, {"registry"}, {"config", "keras_hook"},
     {"functional", "compat", "text", "checkpoint"}, {"blocks"}, {"decoding"}, {"models"},
-    {"generated", "parallel"}, {"describe", "data", "metrics", "plots", "testing", "training"}, {"demo"}, {"cli"},
+    {"generated", "images", "parallel"}, {"describe", "data", "metrics", "plots", "testing", "training"}, {"demo"}, {"cli"},
 ]  # fmt: skip
 HEIGHT = {name: level for level, names in enumerate(STOREYS) for name in names}
 

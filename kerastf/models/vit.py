@@ -257,20 +257,26 @@ class ViT(Model):
     def check_data(self, x, y):
         if isinstance(x, np.ndarray):
             self._check_inputs(x)
-        classes = getattr(self.head, "num_classes", None)
-        if not isinstance(y, np.ndarray) or not self._own_loss:
+        if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
             return
-        if isinstance(x, np.ndarray):
-            wanted = self.head.compute_output_shape((len(x), None, self.options["dim"]))[:-1]
-            if None not in wanted and y.shape != wanted:
+        wanted = self.head.compute_output_shape((len(x), self._length(x), self.options["dim"]))[:-1]
+        if y.shape != wanted:
+            if self._own_loss:
                 raise InputError(
                     f"The head `{self.head.registry_entry.id}` wants targets of shape {wanted} for this input. "
                     f"Received: shape {y.shape}"
                 )
+            return  # another loss may want other targets
+        classes = getattr(self.head, "num_classes", None)
         counted = y[y != getattr(self.head, "ignore", None)]
         if classes is not None and counted.size and not (counted.min() >= 0 and counted.max() < classes):
             wrong = counted.min() if counted.min() < 0 else counted.max()
             raise InputError(f"Labels must be in [0, {classes}), as num_classes={classes} says. Received: {wrong}")
+
+    def _length(self, x):
+        """How many tokens an input becomes."""
+        grid = self.grid_of(self.options)
+        return self.prefix + (x.shape[1] if self.reads(self.options) == "vectors" else grid[0] * grid[1])
 
     def _check_inputs(self, x):
         """Raises `InputError` for an array that is not a batch of what the model reads."""

@@ -252,6 +252,10 @@ class ViT(Model):
         sides = functional.pair("image_size", options.get("image_size", 224))
         return {"images": rng.normal(size=(batch_size, *sides, channels)).astype("float32")}
 
+    def example_targets(self, inputs, rng):
+        x = next(iter(inputs.values()))
+        return self.head.example_targets((len(x), self._length(x), self.options["dim"]), rng)
+
     # --- data
 
     def check_data(self, x, y):

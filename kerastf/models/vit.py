@@ -214,6 +214,8 @@ class ViT(Model):
                     f"`{name}` is for vectors: write embedding='vector', or leave it out. "
                     f"Received: {name}={options[name]}, embedding={options['embedding']!r}"
                 )
+        if options["max_length"] is not None:
+            found += cls._grid_problems(options)
         found += _preprocessing_problems(options["preprocessing"], options["channels"])
         try:
             keras.dtype_policies.get(options["dtype"])
@@ -223,6 +225,22 @@ class ViT(Model):
                 f"Received: dtype={options['dtype']!r}"
             )
         return found
+
+    @classmethod
+    def _grid_problems(cls, options):
+        """What the position asks for that vectors without a grid do not have."""
+        try:
+            _, (spec,) = config.expand_slot("position", options["position"], None)
+            known = config.options_of(resolve("position", spec["name"]))
+        except (ValueError, LookupError, ImportError):
+            return []  # the slot's own checks speak of it
+        if "grid" not in known or "grid" in spec:
+            return []
+        return [
+            f"position `{spec['name']}` needs a grid, and `max_length` says that there is none. Choose another position, "
+            f"or leave `max_length` out where the vectors are the patches of an image. "
+            f"Received: max_length={options['max_length']}"
+        ]
 
     @classmethod
     def facts(cls, options):
@@ -288,7 +306,7 @@ class ViT(Model):
         form = ", ".join(["rows", *("vectors" if n is None else str(n) for n in wanted[1:])])
         if x.ndim != len(wanted) or any(n not in (None, m) for n, m in zip(wanted, x.shape, strict=True)):
             more = ""
-            if x.shape[1:] == wanted[1:]:
+            if x.shape == wanted[1:]:
                 more = " One image is a batch of one: images[None]."
             elif x.shape[1:] == wanted[1:-1] or (*x.shape[1:-1], wanted[-1]) == wanted[1:]:
                 more = f" Give each pixel {wanted[-1]} channels, or build the model with the channels that there are."

@@ -281,8 +281,8 @@ def patch_grid(image_size, patch_size):
         if side is not None and side % patch:
             size, part = (" x ".join(map(str, pair)) for pair in (image_size, patch_size))
             raise ValueError(
-                f"The image must be a whole number of patches high and wide. Crop or resize it, or choose another patch "
-                f"size. Received: an image of {size} and patches of {part}"
+                f"The image must be a whole number of patches high and wide. Crop or resize it, or choose another "
+                f"patch size. Received: an image of {size} and patches of {part}"
             )
     return tuple(None if s is None else s // p for s, p in zip(image_size, patch_size, strict=True))
 

@@ -114,10 +114,10 @@ def _tfds(name, folder):
 class _OnlyArrays(pickle.Unpickler):
     """Reads pickles of dicts, lists, bytes and NumPy arrays; refuses everything else, so that no code is run."""
 
-    ALLOWED = {
+    ALLOWED = frozenset({
         ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"), ("numpy", "ndarray"),
         ("numpy", "dtype"), ("_codecs", "encode"),
-    }  # fmt: skip
+    })  # fmt: skip
 
     def find_class(self, module, name):
         if (module, name) not in self.ALLOWED:

@@ -164,15 +164,14 @@ def rollout(images, maps, *, labels=None, path=None, title="Attention rollout"):
     for i, (image, weights) in enumerate(zip(images, maps, strict=True)):
         shown = image.astype("float64") - image.min()
         shown = np.broadcast_to(shown / max(shown.max(), 1e-12), (height, width, 3))
-        for axis in axes[:, i]:
-            axis.imshow(shown, extent=(0, width, height, 0), interpolation="nearest")
+        relative = weights / max(weights.max(), 1e-12)
+        place = {"extent": (0, width, height, 0), "interpolation": "nearest"}
+        picture = axes[1, i].imshow(relative, cmap="viridis", vmin=0, vmax=1, **place)
+        for axis, alpha in ((axes[0, i], 1.0), (axes[1, i], 0.3)):
+            axis.imshow(shown, alpha=alpha, **place)
             axis.set_xticks([])
             axis.set_yticks([])
-        relative = weights / max(weights.max(), 1e-12)
-        picture = axes[1, i].imshow(
-            relative, extent=(0, width, height, 0), cmap="inferno", alpha=0.65, vmin=0, vmax=1, interpolation="nearest"
-        )
-        axes[0, i].set_title("" if labels is None else visible(labels[i]), fontsize=9)
+        axes[0, i].set_title("" if labels is None else str(labels[i]).replace("$", r"\$"), fontsize=9)
     axes[0, 0].set_ylabel("image")
     axes[1, 0].set_ylabel("looked at")
     figure.colorbar(picture, ax=axes, shrink=0.8, label="share of the largest")

@@ -3,8 +3,8 @@
 Command:  python recipes/vit.py digits
           KERAS_BACKEND=jax python recipes/vit.py fashion-mnist /usr/share/datasets/fashion-mnist
           KERAS_BACKEND=jax python recipes/vit.py cifar10 cifar-10-batches-bin
-Minutes:  digits: DIGITS_MINUTES on two cores; the others want a GPU
-Expected: digits: DIGITS_ACCURACY of the test images right; the others: see docs/vit.md
+Minutes:  digits: 13 on two cores that six others shared, not yet measured alone; the others want a GPU
+Expected: digits: 98.3 % of 359 test images right (seed 1, JAX); the others: see docs/vit.md
 
 Images are shifted and mirrored at random, no more. The last epoch is scored, not the best: the test images choose
 nothing.
@@ -29,7 +29,7 @@ SIZES = {
     "cifar10": {"patch_size": 4, "dim": 128, "num_layers": 6, "num_heads": 4, "mlp_dim": 256},
 }
 TRAINING = {
-    "digits": {"epochs": 60, "batch": 64, "rate": 2e-3, "shift": 1, "flip": False, "drop_path": 0.0},
+    "digits": {"epochs": 100, "batch": 64, "rate": 3e-3, "shift": 1, "flip": False, "drop_path": 0.1},
     "fashion-mnist": {"epochs": 100, "batch": 512, "rate": 2e-3, "shift": 2, "flip": True, "drop_path": 0.05},
     "mnist": {"epochs": 60, "batch": 512, "rate": 2e-3, "shift": 2, "flip": False, "drop_path": 0.0},
     "cifar10": {"epochs": 200, "batch": 512, "rate": 2e-3, "shift": 4, "flip": True, "drop_path": 0.05},

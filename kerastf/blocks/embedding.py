@@ -1,7 +1,7 @@
 """Embedding blocks: what a model reads, as vectors.
 
 What a block reads stands in its `supports`: tokens `(B, T)` where nothing else is said, `images` `(B, H, W, D)`, or
-`vectors` `(B, N, D)`. Shapes: B batch, T time, C channels, V vocabulary, P side of a patch, N patches, D input channels.
+`vectors` `(B, N, D)`. Shapes: B batch, T time, C channels, V vocabulary, P side of a patch, N patches, D inputs.
 """
 
 import keras

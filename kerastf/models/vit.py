@@ -49,8 +49,8 @@ class ViT(Model):
         preprocessing: What is done to each pixel first: a dict of `scale`, `mean` and `std` (numbers, or lists of one
             per channel) for `(pixel * scale - mean) / std`; images then come as they are, integers included. None
             where the images are ready.
-        pad_value: For vectors: a vector of nothing but this value is padding, and is not attended to. None where nothing
-            is padded.
+        pad_value: For vectors: a vector of nothing but this value is padding, and is not attended to. None where
+            nothing is padded.
         attention: Slot, per layer.
         norm: Slot, per layer; the last norm is as the last layer's.
         feedforward: Slot, per layer.
@@ -237,8 +237,8 @@ class ViT(Model):
         if "grid" not in known or "grid" in spec:
             return []
         return [
-            f"position `{spec['name']}` needs a grid, and `max_length` says that there is none. Choose another position, "
-            f"or leave `max_length` out where the vectors are the patches of an image. "
+            f"position `{spec['name']}` needs a grid, and `max_length` says that there is none. Choose another "
+            f"position, or leave `max_length` out where the vectors are the patches of an image. "
             f"Received: max_length={options['max_length']}"
         ]
 
@@ -408,15 +408,14 @@ def _lead(mask, count, value):
 
 
 def _preprocessing(given):
-    """The layer that does what the option `preprocessing` says, or None."""
+    """The function that does what the option `preprocessing` says, or None."""
     if given is None:
         return None
     mean, std = (np.asarray(given.get(n, d), dtype="float64") for n, d in (("mean", 0.0), ("std", 1.0)))
-    scale = np.broadcast_to(given.get("scale", 1.0) / std, np.broadcast_shapes(mean.shape, std.shape))
-    # In float32 whatever the policy: 16 bits would lose the lowest bits of a pixel.
-    return keras.layers.Rescaling(
-        scale.tolist(), offset=np.broadcast_to(-mean / std, scale.shape).tolist(), dtype="float32", name="preprocessing"
-    )
+    scale, shift = ((given.get("scale", 1.0) / std).astype("float32"), (mean / std).astype("float32"))
+    # Not Keras's Rescaling, which wants TensorFlow on every backend. In float32 whatever the policy: 16 bits would lose
+    # the lowest bits of a pixel.
+    return lambda x: ops.cast(x, "float32") * scale - shift
 
 
 def _preprocessing_problems(given, channels):

@@ -1,4 +1,4 @@
-"""Data: text to batches, and an embedded corpus that needs no network. Shapes: B batch, T time."""
+"""Data: text and images to batches, and an embedded corpus that needs no network. Shapes: B batch, T time."""
 
 import random
 
@@ -6,12 +6,13 @@ import numpy as np
 
 from kerastf.errors import InputError
 from kerastf.generated import analogies, dates, reversals
+from kerastf.images import ImageBatches, read_images
 from kerastf.parallel import pairs, read_pairs, split
 from kerastf.sentences import TAGS, tagged, two_senses
 from kerastf.windows import keep_probabilities, windows
 
-__all__ = ["TAGS", "analogies", "corpus", "dates", "keep_probabilities", "next_token", "pairs", "read_pairs",
-           "reversals", "split", "tagged", "two_senses", "windows"]  # fmt: skip
+__all__ = ["TAGS", "ImageBatches", "analogies", "corpus", "dates", "keep_probabilities", "next_token", "pairs",
+           "read_images", "read_pairs", "reversals", "split", "tagged", "two_senses", "windows"]  # fmt: skip
 
 _NOUNS = ("baker", "miller", "sailor", "teacher", "gardener", "painter", "doctor", "farmer")
 _THINGS = ("bread", "flour", "a boat", "a book", "a rose", "a picture", "a pill", "a cow")

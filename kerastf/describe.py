@@ -90,9 +90,14 @@ def info(id: str, kind: str | None = None) -> Info:
         supports=sorted(getattr(cls, "supports", ())),
         options=option_texts(cls),
         presets=presets,
-        parameters={p: count_parameters(f"{entry.id}.{p}") for p, o in presets.items() if "vocab_size" in o},
+        parameters={p: count_parameters(f"{entry.id}.{p}") for p, o in presets.items() if _is_whole(cls, o)},
         references=_references(cls),
     )
+
+
+def _is_whole(cls: type, preset: dict[str, Any]) -> bool:
+    """Whether a preset needs no vocabulary of the user's to have a size."""
+    return "vocab_size" in preset or "vocab_size" not in config.options_of(cls)
 
 
 def find(id: str, kind: str | None) -> Any:

@@ -87,6 +87,98 @@ def position_map(codes, *, path=None, title="Positions"):
     return _finish(figure, path)
 
 
+def position_similarity(table, grid, *, path=None, title="Similarity of positions"):
+    """Draws how alike the positions on a grid are: for each place a small map of its cosine with all others.
+
+    In a trained ViT rows and columns appear: a position is like those of its own row and column.
+
+    Args:
+        table: `(rows * columns, C)`, row by row: the learned positions, less those of tokens without a place, such as
+            `model.position.table[1:]` with a class token.
+        grid: Rows and columns.
+        path: Where to write a PNG, or None.
+        title: Stands above.
+
+    Returns:
+        The matplotlib figure.
+
+    References:
+        - [Dosovitskiy et al., 2020](https://arxiv.org/abs/2010.11929), figure 7
+    """
+    table = np.asarray(table, dtype="float64")
+    rows, columns = grid
+    if table.ndim != 2 or len(table) != rows * columns:
+        raise InputError(
+            f"`table` must hold one vector for each of {rows} x {columns} places. Received: shape {table.shape}"
+        )
+    unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+    maps = (unit @ unit.T).reshape(rows, columns, rows, columns)
+    # One picture of all maps, with a gap of one place after each: hundreds of axes would take minutes.
+    whole = np.full((rows, rows + 1, columns, columns + 1), np.nan)
+    whole[:, :rows, :, :columns] = maps.transpose(0, 2, 1, 3)
+    whole = whole.reshape(rows * (rows + 1), columns * (columns + 1))[:-1, :-1]
+    pyplot = _pyplot()
+    side = 6.5 / max(rows, columns)
+    figure, axis = pyplot.subplots(
+        figsize=(max(side * columns, 2.5) + 1.5, max(side * rows, 2) + 1), layout="constrained"
+    )
+    picture = axis.imshow(whole, vmin=-1, vmax=1, cmap="viridis", interpolation="nearest")
+    axis.set_xticks([(columns - 1) / 2 + i * (columns + 1) for i in range(columns)], range(1, columns + 1))
+    axis.set_yticks([(rows - 1) / 2 + i * (rows + 1) for i in range(rows)], range(1, rows + 1))
+    axis.set(xlabel="column of the patch", ylabel="row of the patch", title=title)
+    axis.tick_params(length=0)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    figure.colorbar(picture, ax=axis, shrink=0.8, label="cosine")
+    return _finish(figure, path)
+
+
+def rollout(images, maps, *, labels=None, path=None, title="Attention rollout"):
+    """Draws images, and under each how much of every patch goes into the answer.
+
+    Args:
+        images: `(B, H, W, D)` with 1 or 3 channels; bytes, or numbers that are scaled to the range of colours.
+        maps: `(B, rows, columns)`, such as `model.rollout(images)` gives.
+        labels: What to write above each image, or None.
+        path: Where to write a PNG, or None.
+        title: Stands above.
+
+    Returns:
+        The matplotlib figure.
+
+    References:
+        - [Abnar and Zuidema, 2020](https://arxiv.org/abs/2005.00928)
+    """
+    images, maps = np.asarray(images), np.asarray(maps, dtype="float64")
+    fits = images.ndim == 4 and images.shape[-1] in (1, 3) and maps.ndim == 3 and len(images) == len(maps) > 0
+    if not fits or (labels is not None and len(labels) != len(images)):
+        raise InputError(
+            f"`images` must be (B, H, W, 1 or 3), `maps` (B, rows, columns), and `labels` B of them or None. "
+            f"Received: shapes {images.shape} and {maps.shape}, labels={labels!r}"
+        )
+    pyplot = _pyplot()
+    count, height, width = images.shape[:3]
+    figure, axes = pyplot.subplots(
+        2, count, figsize=(1.7 * count + 1, 4.2), squeeze=False, layout="constrained"
+    )  # fmt: skip
+    for i, (image, weights) in enumerate(zip(images, maps, strict=True)):
+        shown = image.astype("float64") - image.min()
+        shown = np.broadcast_to(shown / max(shown.max(), 1e-12), (height, width, 3))
+        relative = weights / max(weights.max(), 1e-12)
+        place = {"extent": (0, width, height, 0), "interpolation": "nearest"}
+        picture = axes[1, i].imshow(relative, cmap="viridis", vmin=0, vmax=1, **place)
+        for axis, alpha in ((axes[0, i], 1.0), (axes[1, i], 0.3)):
+            axis.imshow(shown, alpha=alpha, **place)
+            axis.set_xticks([])
+            axis.set_yticks([])
+        axes[0, i].set_title("" if labels is None else str(labels[i]).replace("$", r"\$"), fontsize=9)
+    axes[0, 0].set_ylabel("image")
+    axes[1, 0].set_ylabel("looked at")
+    figure.colorbar(picture, ax=axes, shrink=0.8, label="share of the largest")
+    figure.suptitle(title)
+    return _finish(figure, path)
+
+
 def curve(history, *, path=None, title="Training"):
     """Draws one line per metric of a `History.history` over the epochs."""
     pyplot = _pyplot()

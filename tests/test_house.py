@@ -20,7 +20,7 @@ ROOT = Path(kerastf.__file__).parent
 STOREYS = [
     {"errors"}, {"plugins"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
     {"functional", "compat", "text", "checkpoint"}, {"vectors"}, {"blocks"}, {"decoding"}, {"models"},
-    {"generated", "parallel", "sentences", "windows"},
+    {"generated", "images", "parallel", "sentences", "windows"},
     {"bilm_files", "describe", "data", "metrics", "plots", "testing", "training"}, {"demo"}, {"cli"},
 ]  # fmt: skip
 HEIGHT = {name: level for level, names in enumerate(STOREYS) for name in names}
@@ -119,6 +119,7 @@ def test_every_public_layer_is_registered():
         "Cell",
         "Highway",
         "ScalarMix",
+        "ExtraTokens",
     }
     for module_info in pkgutil.iter_modules([str(ROOT / "blocks")]):
         module = importlib.import_module(f"kerastf.blocks.{module_info.name}")

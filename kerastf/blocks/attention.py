@@ -54,6 +54,8 @@ class Attention(keras.layers.Layer):
     def build_drop(self):
         self.drop_weights = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop_weights")
         self.drop_output = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop_output")
+        if self.bias_by_position and not self.bias_by_position.built:  # a learned bias has weights
+            self.bias_by_position.build((None,), (None,))
 
     # --- whole sequences
 

@@ -20,6 +20,8 @@ class TransformerLayer(keras.layers.Layer):
         norm_order: `"pre"` or `"post"`.
         causal: Whether position `t` sees positions `<= t` only.
         cross_attention: An attention block for a context (the decoder of a translator has one), or None.
+        drop_path: Stochastic depth: the chance that a row skips a block in training, in `[0, 1)`. The block's output
+            is divided by the chance that it stays, so that its mean is kept.
         **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
 
     Call arguments:
@@ -36,15 +38,21 @@ class TransformerLayer(keras.layers.Layer):
         >>> layer = TransformerLayer({"name": "multi_head", "num_heads": 2})
         >>> tuple(layer(keras.ops.ones((2, 5, 8))).shape)
         (2, 5, 8)
+
+    References:
+        - [Huang et al., 2016](https://arxiv.org/abs/1603.09382) for stochastic depth
     """
 
     def __init__(
         self, attention: str | dict, *, feedforward: str | dict = "mlp", norm: str | dict = "layer",
         norm_order: Literal["pre", "post"] = "pre", causal: bool = False,
-        cross_attention: str | dict | None = None, **kwargs,
+        cross_attention: str | dict | None = None, drop_path: float = 0.0, **kwargs,
     ):  # fmt: skip
         super().__init__(**kwargs)
+        if not 0 <= drop_path < 1:
+            raise ValueError(f"`drop_path` must be in [0, 1). Received: drop_path={drop_path}")
         self.supports_masking = True
+        self.drop_path = drop_path
         self.specs = {
             "attention": attention, "cross_attention": cross_attention, "feedforward": feedforward, "norm": norm,
         }  # fmt: skip
@@ -63,6 +71,11 @@ class TransformerLayer(keras.layers.Layer):
             block = create_block(kind, self.specs[part], name=part, dtype=self.dtype_policy)
             block.build(*((x_shape, context_shape) if part == "cross_attention" else (x_shape,)))
             setattr(self, part, block)
+        self.skip = None
+        if self.drop_path:  # one draw per row, not per channel
+            self.skip = keras.layers.Dropout(
+                self.drop_path, noise_shape=(None, 1, 1), dtype=self.dtype_policy, name="skip"
+            )
 
     def call(self, x, context=None, mask=None, context_mask=None, training=None):
         return self._around(
@@ -72,14 +85,17 @@ class TransformerLayer(keras.layers.Layer):
                 "cross_attention": lambda h: self.cross_attention(h, context, mask=context_mask, training=training),
                 "feedforward": lambda h: self.feedforward(h),  # Keras hands `training` down to those that take it
             },
+            training,
         )
 
-    def _around(self, x, functions):
+    def _around(self, x, functions, training=False):
         """The residual connections with their norms, around whatever the functions of the parts do."""
         for part in self.parts:
             norm = getattr(self, f"{part}_norm")
             pre = self.norm_order == "pre"
-            x = x + functions[part](norm(x)) if pre else norm(x + functions[part](x))  # (B, T, C)
+            h = functions[part](norm(x) if pre else x)  # (B, T, C)
+            h = self.skip(h, training=training) if self.skip else h
+            x = x + h if pre else norm(x + h)  # (B, T, C)
         return x
 
     def attention_weights(self, x, mask=None):
@@ -137,4 +153,7 @@ class TransformerLayer(keras.layers.Layer):
         return x_shape
 
     def get_config(self):
-        return {**super().get_config(), **self.specs, "norm_order": self.norm_order, "causal": self.causal}
+        return {
+            **super().get_config(), **self.specs, "norm_order": self.norm_order, "causal": self.causal,
+            "drop_path": self.drop_path,
+        }  # fmt: skip

@@ -89,8 +89,8 @@ def source(subject):
 
 @check("steps", ("model",), "step by step equals the whole")
 def steps(subject):
+    _decodable(subject, subject.cls)
     model = subject.make(pad_id=0)
-    _decodable(subject, model)
     inputs = subject.inputs()
     if "source" in inputs:  # of different lengths
         inputs["source"] = inputs["source"] * (np.arange(LENGTH + 1) < np.array([[LENGTH + 1], [3], [1]]))
@@ -110,8 +110,8 @@ def steps(subject):
 
 @check("generate", ("model",), "generate equals the slow loop without state, for ragged prompts and sources")
 def generate(subject):
+    _decodable(subject, subject.cls)
     model = subject.make(pad_id=0)
-    _decodable(subject, model)
     inputs = subject.inputs()
     longest = subject.options.get("max_length", 12)
     rows = [row[:n].tolist() for row, n in zip(next(iter(inputs.values())), (1, 4, 2), strict=True)]

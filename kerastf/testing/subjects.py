@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from kerastf import config, registry
+from kerastf.functional import pair
 
 DIM = 16
 LENGTH = 6
@@ -38,6 +39,12 @@ class BlockSubject(Subject):
     def inputs(self, batch=BATCH, length=LENGTH, seed=0):
         """Arguments for a call, by name, as NumPy arrays."""
         rng = np.random.default_rng(seed)
+        if self.kind == "embedding" and "images" in self.supports:
+            sides = pair("patch_size", self.options.get("patch_size", 16))
+            shape = (batch, length * sides[0], 2 * sides[1], 3)  # as many rows of patches as there are positions
+            return {"images": rng.normal(size=shape).astype("float32")}
+        if self.kind == "embedding" and "vectors" in self.supports:
+            return {"vectors": rng.normal(size=(batch, length, DIM)).astype("float32")}
         if self.kind == "embedding":
             if "characters" in self.supports:  # one token is a row of characters
                 layer = self.new()
@@ -86,7 +93,7 @@ class BlockSubject(Subject):
 
     def symbolic(self, inputs):
         """Keras tensors shaped like the inputs, batch and time unknown where the layer has both."""
-        free = {"x": (None, None), "tokens": (None, None)}
+        free = {"x": (None, None), "tokens": (None, None), "vectors": (None, None), "images": (None, None, None)}
         if self.kind == "cell":
             free = {"x": (None,)}
         return {

@@ -139,7 +139,7 @@ def _references(cls: type) -> list[str]:
 
 
 def count_parameters(id: str, **options: Any) -> int:
-    """How many trainable weights a model has, counted on a model that is built without allocating them.
+    """How many weights a model has, counted on a model that is built without allocating them.
 
     Args:
         id: A model, such as `"gpt.gpt2_xl"`.
@@ -155,7 +155,7 @@ def count_parameters(id: str, **options: Any) -> int:
     with compat.without_allocation():
         model = config.create_model(id, **options)
     total = 0
-    for variable in model.trainable_variables:
+    for variable in model.weights:  # also those that its head does not train, as BERT's pooler may be
         size = 1
         for n in variable.shape:
             size *= n

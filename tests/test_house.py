@@ -116,6 +116,7 @@ def test_every_public_layer_is_registered():
         "Projected",
         "Unprojected",
         "Cell",
+        "Segment",
     }
     for module_info in pkgutil.iter_modules([str(ROOT / "blocks")]):
         module = importlib.import_module(f"kerastf.blocks.{module_info.name}")

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kerastf import config, registry
+from kerastf import config, registry, schema
 
 
 @dataclass
@@ -123,7 +123,7 @@ def _options(cls: type) -> dict[str, str]:
     found = {}
     for name, parameter in config.options_of(cls).items():
         text = (
-            f"slot: one {config.slot_kind(name)} block" if name in slots else config.describe_type(hints.get(name, Any))
+            f"slot: one {config.slot_kind(name)} block" if name in slots else schema.describe_type(hints.get(name, Any))
         )
         if slots.get(name):
             text += " per layer"

@@ -18,7 +18,7 @@ ROOT = Path(kerastf.__file__).parent
 
 # A module may import modules of lower storeys, and of its own where both are listed together.
 STOREYS = [
-    {"errors"}, {"plugins"}, {"registry"}, {"config", "keras_hook"},
+    {"errors"}, {"plugins"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
     {"functional", "compat", "text", "checkpoint"}, {"blocks"}, {"decoding"}, {"models"},
     {"generated", "parallel"}, {"describe", "data", "metrics", "plots", "testing", "training"}, {"demo"}, {"cli"},
 ]  # fmt: skip

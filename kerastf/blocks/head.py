@@ -1,7 +1,8 @@
 """Heads: features to outputs, with the loss and the metrics that belong to them.
 
 Shapes: B batch, T time, C channels, V vocabulary, N classes. A head is called with the features and the mask of kept
-positions; `default_loss()` and `default_metrics()` give fresh Keras objects, or None where there is none.
+positions; `default_loss()` and `default_metrics()` give fresh Keras objects, or None where there is none;
+`example_targets(features_shape, rng)` gives random targets, by which the contract tries them.
 """
 
 from typing import Literal
@@ -160,6 +161,10 @@ class LanguageModel(keras.layers.Layer):
         """Shape of the targets, how many labels there are, and the label that is ignored."""
         return features_shape[:-1], self.vocab_size, self.pad_id
 
+    def example_targets(self, features_shape, rng):
+        """Random tokens, one per position."""
+        return rng.integers(0, self.vocab_size, features_shape[:-1])
+
     def compute_mask(self, inputs, previous_mask=None):
         return None
 
@@ -249,6 +254,10 @@ class Classifier(keras.layers.Layer):
         """Shape of the targets, how many labels there are, and the label that is ignored."""
         return features_shape[:1], self.num_classes, None
 
+    def example_targets(self, features_shape, rng):
+        """Random classes, one per row."""
+        return rng.integers(0, self.num_classes, features_shape[:1])
+
     def compute_mask(self, inputs, previous_mask=None):
         return None
 
@@ -326,6 +335,10 @@ class Tagger(keras.layers.Layer):
         """Shape of the targets, how many labels there are, and the label that is ignored."""
         return features_shape[:-1], self.num_classes, self.ignore
 
+    def example_targets(self, features_shape, rng):
+        """Random classes, one per position."""
+        return rng.integers(0, self.num_classes, features_shape[:-1])
+
     def compute_mask(self, inputs, previous_mask=None):
         return None
 
@@ -374,6 +387,10 @@ class Features(keras.layers.Layer):
 
     def default_metrics(self):
         return []
+
+    def example_targets(self, features_shape, rng):
+        """There are none: it has no loss of its own."""
+        return None
 
     def compute_mask(self, inputs, previous_mask=None):
         return None

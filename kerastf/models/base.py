@@ -73,6 +73,22 @@ class Model(keras.Model):
         """What blocks may take for parameters of the same names."""
         return options
 
+    @classmethod
+    def example_inputs(cls, options: dict[str, Any], batch_size: int, length: int, rng) -> dict[str, np.ndarray]:
+        """A small batch of random inputs by name, for the contract and for trying things out.
+
+        Args:
+            options: The model's options.
+            batch_size: How many rows.
+            length: How long each is, where the family has sequences.
+            rng: A `numpy.random.Generator`.
+        """
+        return {"tokens": rng.integers(3, options["vocab_size"], (batch_size, length)).astype("int32")}
+
+    def example_targets(self, inputs: dict[str, np.ndarray], rng):
+        """Random targets for inputs that `example_inputs` gave: what `fit` takes beside them."""
+        return self.head.example_targets((*list(inputs.values())[-1].shape[:2], self.options["dim"]), rng)
+
     def __init__(self, inputs, outputs, *, plan: config.Plan, head, name=None):
         super().__init__(inputs=inputs, outputs=outputs, name=name)
         self.options = plan.options

@@ -6,9 +6,15 @@ import numpy as np
 
 from kerastf.errors import InputError
 from kerastf.generated import dates, reversals
+from kerastf.labelled import labelled, tagged, word_tags
+from kerastf.masking import mask_tokens, pack
 from kerastf.parallel import pairs, read_pairs, split
+from kerastf.pretraining import masked_text, sentence_pairs
+from kerastf.questions import answers, questions, read_squad
 
-__all__ = ["corpus", "dates", "next_token", "pairs", "read_pairs", "reversals", "split"]
+__all__ = ["answers", "corpus", "dates", "labelled", "mask_tokens", "masked_text", "next_token", "pack", "pairs",
+           "questions", "read_pairs", "read_squad", "reversals", "sentence_pairs", "split", "tagged",
+           "word_tags"]  # fmt: skip
 
 _NOUNS = ("baker", "miller", "sailor", "teacher", "gardener", "painter", "doctor", "farmer")
 _THINGS = ("bread", "flour", "a boat", "a book", "a rose", "a picture", "a pill", "a cow")

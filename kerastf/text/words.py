@@ -12,6 +12,7 @@ from kerastf.text.base import Tokenizer, require_names, require_text, short, utf
 # A word with the apostrophe or hyphen that joins it to the next one; a word; any other sign alone.
 JOINERS = "'\u2019-"
 PATTERN = re.compile(rf"\w+(?:{'|'.join(JOINERS)})(?=\w)|\w+|[^\w\s]")
+STRETCH = re.compile(r"\S+")
 LEFT = ".,;:!?)]}…”»%"
 RIGHT = "([{“«¿¡$#@"
 
@@ -69,6 +70,35 @@ class MarkedTokenizer(Tokenizer):
             side: "".join(sorted(m for m in marks if counts[m] > 0 or (counts[m] == 0 and m in usual[side])))
             for side, counts in touching.items()
         }
+
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The numbers of a text, and which characters `text[start:end]` each of them stands for.
+
+        Between white space and marks nothing depends on what stands around it, so each stretch is encoded alone. The
+        pieces of a stretch share it by their lengths; an unknown stretch, and one that cleaning made longer or
+        shorter, is given whole to each of its tokens.
+        """
+        require_text(text)
+        numbers: list[int] = []
+        spans: list[tuple[int, int]] = []
+        for start, end in self.stretches(text):
+            found = self.encode(text[start:end])
+            lengths = [self.length(n) for n in found]
+            exact = sum(lengths) == end - start and 0 not in lengths
+            at = start
+            for number, length in zip(found, lengths, strict=True):
+                numbers.append(number)
+                spans.append((at, at + length) if exact else (start, end))
+                at += length
+        return numbers, spans
+
+    def stretches(self, text: str) -> Iterable[tuple[int, int]]:
+        """Where the parts of a text stand that are encoded one without the other."""
+        return ((m.start(), m.end()) for m in STRETCH.finditer(text))
+
+    def length(self, number: int) -> int:
+        """How many characters a token stands for; 0 where that is not known."""
+        return len(self.decode([number]))
 
     def join(self, words: Iterable[str]) -> str:
         """Words and marks as a text."""
@@ -252,6 +282,18 @@ class WordPieceTokenizer(MarkedTokenizer):
             else:
                 words.append(piece)
         return self.join(words)
+
+    def stretches(self, text: str) -> Iterable[tuple[int, int]]:
+        for m in STRETCH.finditer(text):
+            start = m.start()
+            for i in range(m.start(), m.end()):
+                if is_mark(text[i]):
+                    if start < i:
+                        yield start, i
+                    yield i, i + 1
+                    start = i + 1
+            if start < m.end():
+                yield start, m.end()
 
     def label(self, number: int) -> str:
         return self.pieces[number] if 0 <= number < self.ordinary else super().label(number)

@@ -169,6 +169,22 @@ class BERT(Model):
     def facts(cls, options):
         return {**options, "pooling": "pooler"}
 
+    @classmethod
+    def example_inputs(cls, options, batch_size, length, rng):
+        inputs = super().example_inputs(options, batch_size, length, rng)
+        count = options.get("num_segments", 2)
+        if count:
+            inputs["segments"] = rng.integers(0, count, (batch_size, length)).astype("int32")
+        _, (head,) = config.expand_slot("head", options.get("head", "pretraining"), None)
+        if "positions" in config.registry.resolve("head", head["name"]).supports:
+            shape = (batch_size, -(-length // 3))
+            inputs["masked_positions"] = rng.integers(0, length, shape).astype("int32")
+        return inputs
+
+    def example_targets(self, inputs, rng):
+        rows = inputs.get("masked_positions", inputs["tokens"])
+        return self.head.example_targets((*rows.shape, self.options["dim"]), rng)
+
     def _reads_pooler(self):
         return "pooled" in self.head.supports and getattr(self.head, "pooling", "pooler") == "pooler"
 

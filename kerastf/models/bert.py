@@ -196,6 +196,7 @@ class BERT(Model):
     # --- inputs
 
     def __call__(self, inputs, *args, **kwargs):
+        self.check_data(inputs, None)
         return super().__call__(self._named(inputs), *args, **kwargs)
 
     def _named(self, inputs):
@@ -278,7 +279,10 @@ class BERT(Model):
         mask_id = self.tokenizer.mask_id if mask_id is None and self.tokenizer else mask_id
         if mask_id is None:
             raise InputError("The model does not know its mask: give mask_id, or a tokenizer with a mask.")
-        row = self._framed(prompt, mask_id) if isinstance(prompt, str) else [int(n) for n in prompt]
+        if isinstance(prompt, str):
+            row = self._framed(prompt, mask_id)
+        else:
+            row = self._rows(prompt, self.tokenizer, self.options["vocab_size"])[0][0]
         where = [i for i, n in enumerate(row) if n == mask_id]
         if not where:
             raise InputError(f"There is no mask to fill. Write {MASK} in the text. Received: prompt={prompt!r}")

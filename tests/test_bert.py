@@ -52,7 +52,9 @@ def test_every_weight_is_counted():
 
 @pytest.mark.parametrize("head", [h for h in HEADS if h != "pretraining"])  # the default's is tested with the others'
 def test_contract_with(head):
-    check_model("bert", head={"name": head, **HEADS[head]})
+    check_model(
+        "bert", head={"name": head, **HEADS[head]}, only=["shapes", "gradients", "padding", "precision", "save", "fit"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,10 @@ def test_lora(tmp_path):
     assert len(adapted) == 2 * 4 + 1 and "layer_0/attention/qkv" in adapted and "pooler" in adapted
     np.testing.assert_allclose(numpy(model(TOKENS)), before, atol=1e-6)  # B is zero at the start
     trained = {w.path for w in model.trainable_variables}
-    assert trained == {f"{p}/lora_kernel_{n}" for p in adapted for n in "ab"} | {"head/project/kernel", "head/project/bias"}
+    assert trained == {f"{p}/lora_kernel_{n}" for p in adapted for n in "ab"} | {
+        "head/project/kernel",
+        "head/project/bias",
+    }
     model.compile(keras.optimizers.AdamW(0.05))
     old = {w.path: numpy(w).copy() for w in model.weights}
     model.fit(TOKENS, np.array([0, 1]), epochs=3, verbose=0)
@@ -195,7 +200,9 @@ def test_lora(tmp_path):
     assert merged.count_params() == tiny("classifier").count_params()
     assert len(merged.trainable_variables) == len(merged.weights)
     features = model.with_head("features")(TOKENS)
-    np.testing.assert_allclose(numpy(features), numpy(model.body({"tokens": TOKENS, "segments": None})["features"]), atol=1e-5)
+    np.testing.assert_allclose(
+        numpy(features), numpy(model.body({"tokens": TOKENS, "segments": None})["features"]), atol=1e-5
+    )
 
 
 def test_lora_of_some_layers_in_another_family():
@@ -217,7 +224,6 @@ def test_fill_mask(speaker):
     assert len(both) == 2 and [len(b) for b in both] == [3, 3]
     assert speaker.fill_mask("the [MASK] sat [MASK]", k=11)[0][:3] == both[0]
     assert sum(p for _, p in speaker.fill_mask("[MASK]", k=11)[0]) == pytest.approx(1)
-    row = [7 + 1, 0, 9 + 1, 3, 9]  # [CLS] the [MASK] sat [SEP]
     row = [speaker.tokenizer.class_id, 0, speaker.tokenizer.mask_id, 3, speaker.tokenizer.separator_id]
     logits = numpy(speaker(np.array([row]))["masked_tokens"])[0, 2]
     assert speaker.fill_mask("the [MASK] sat", k=1)[0][0][0] == speaker.tokenizer.label(int(logits.argmax()))
@@ -225,10 +231,9 @@ def test_fill_mask(speaker):
 
 
 def test_embed(speaker):
-    texts = ["the cat sat.", "the dog", "", "the cat sat on on the the dog. the dog ran. the cat"]
-    with pytest.raises(InputError):
-        speaker.embed(texts + [3])
-    texts[3] = "the cat sat the dog. the dog ran. the cat the cat the cat"  # 14 words for 12 positions: cut
+    texts = ["the cat sat.", "the dog", "", "the cat sat the dog. the dog ran. the cat the cat"]  # 14 words: cut
+    with pytest.raises(InputError, match="A tokenizer encodes one string. Received: 3"):
+        speaker.embed([*texts, 3])
     vectors = speaker.embed(texts, batch_size=2)
     assert vectors.shape == (4, 16) and vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
@@ -262,19 +267,19 @@ def test_learns_both_tasks_in_one_fit():
     y = {"masked_tokens": hidden, "next_sentence": real}
     model.fit(x, y, batch_size=64, epochs=12, verbose=0)
     found = model.evaluate(x, y, batch_size=512, verbose=0, return_dict=True)
-    assert set(found) == {"loss", "masked_tokens_loss", "next_sentence_loss", "masked_tokens_accuracy", "next_sentence_accuracy"}
+    assert set(found) == {
+        "loss",
+        "masked_tokens_loss",
+        "next_sentence_loss",
+        "masked_tokens_accuracy",
+        "next_sentence_accuracy",
+    }
     assert found["masked_tokens_loss"] < 0.5 and found["next_sentence_loss"] < 0.3  # chance: ln 9 = 2.2, ln 2 = 0.69
     assert found["loss"] == pytest.approx(found["masked_tokens_loss"] + found["next_sentence_loss"], abs=1e-4)
     with_head = model.with_head("classifier", num_classes=2)
     with_head.compile(keras.optimizers.AdamW(3e-3))
     with_head.fit({"tokens": tokens, "segments": segments}, real, batch_size=64, verbose=0)
-    assert with_head.evaluate({"tokens": tokens, "segments": segments}, real, verbose=0, return_dict=True)["accuracy"] > 0.9
-
-
-def test_mixed_precision_trains():
-    model = kerastf.create_model("bert", **TINY, dtype="mixed_bfloat16")
-    model.compile("adamw")
-    x = {"tokens": TOKENS, "segments": SEGMENTS, "masked_positions": np.array([[1, 2], [1, 0]], "int32")}
-    y = {"masked_tokens": np.array([[5, 6], [7, -1]]), "next_sentence": np.array([0, 1])}
-    history = model.fit(x, y, epochs=5, verbose=0).history["loss"]
-    assert history[-1] < history[0]
+    assert (
+        with_head.evaluate({"tokens": tokens, "segments": segments}, real, verbose=0, return_dict=True)["accuracy"]
+        > 0.9
+    )

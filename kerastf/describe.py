@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kerastf import config, registry
+from kerastf import config, registry, schema
 
 
 @dataclass
@@ -123,7 +123,7 @@ def _options(cls: type) -> dict[str, str]:
     found = {}
     for name, parameter in config.options_of(cls).items():
         text = (
-            f"slot: one {config.slot_kind(name)} block" if name in slots else config.describe_type(hints.get(name, Any))
+            f"slot: one {config.slot_kind(name)} block" if name in slots else schema.describe_type(hints.get(name, Any))
         )
         if slots.get(name):
             text += " per layer"
@@ -139,7 +139,7 @@ def _references(cls: type) -> list[str]:
 
 
 def count_parameters(id: str, **options: Any) -> int:
-    """How many trainable weights a model has, counted on a model that is built without allocating them.
+    """How many weights a model has, counted on a model that is built without allocating them.
 
     Args:
         id: A model, such as `"gpt.gpt2_xl"`.
@@ -155,7 +155,7 @@ def count_parameters(id: str, **options: Any) -> int:
     with compat.without_allocation():
         model = config.create_model(id, **options)
     total = 0
-    for variable in model.trainable_variables:
+    for variable in model.weights:  # also those that its head does not train, as BERT's pooler may be
         size = 1
         for n in variable.shape:
             size *= n

@@ -253,3 +253,11 @@ def mean_kept(x, mask=None):
         return ops.mean(x, axis=1)
     weights = ops.cast(mask, x.dtype)[..., None]
     return ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
+
+
+def pick(x, where):
+    """Features at chosen positions of each row: `(B, T, C)` and integers `(B, M)` to `(B, M, C)`."""
+    shape = ops.shape(x)
+    rows = ops.arange(shape[0], dtype="int32")[:, None] * shape[1]  # (B, 1)
+    flat = ops.reshape(x, (-1, x.shape[-1]))  # (B T, C): gathering whole vectors is much quicker than along an axis
+    return ops.take(flat, ops.cast(where, "int32") + rows, axis=0)

@@ -18,7 +18,7 @@ ROOT = Path(kerastf.__file__).parent
 
 # A module may import modules of lower storeys, and of its own where both are listed together.
 STOREYS = [
-    {"errors"}, {"plugins"}, {"registry"}, {"config", "keras_hook"},
+    {"errors"}, {"plugins"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
     {"functional", "compat", "text", "checkpoint"}, {"blocks"}, {"decoding"}, {"models"},
     {"generated", "parallel", "batching"}, {"masking"}, {"pretraining", "labelled", "questions"},
     {"describe", "data", "metrics", "plots", "testing", "training"}, {"demo"}, {"cli"},
@@ -117,6 +117,7 @@ def test_every_public_layer_is_registered():
         "Projected",
         "Unprojected",
         "Cell",
+        "Segment",
     }
     for module_info in pkgutil.iter_modules([str(ROOT / "blocks")]):
         module = importlib.import_module(f"kerastf.blocks.{module_info.name}")

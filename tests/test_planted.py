@@ -12,6 +12,7 @@ from kerastf import registry
 from kerastf.blocks.attention import MultiHead
 from kerastf.blocks.cell import GRU, LSTM
 from kerastf.blocks.embedding import Token
+from kerastf.blocks.head import Classifier
 from kerastf.blocks.norm import RMSNorm
 from kerastf.blocks.position import Learned
 from kerastf.blocks.sampler import Random
@@ -334,6 +335,32 @@ def test_sampler_without_a_distribution_or_config():
         })
     )  # fmt: skip
     assert failures(lambda: check_block("sampler", cls, only=["distribution", "config"])) == ["config", "distribution"]
+
+
+# --- heads
+
+
+def test_head_whose_loss_does_not_take_its_targets():
+    @kerastf.register("head", "planted_head")
+    class OneHot(Classifier):
+        __doc__ = Classifier.__doc__
+
+        def default_loss(self):
+            return keras.losses.CategoricalCrossentropy(from_logits=True)
+
+    assert failures(lambda: check_block("head", "planted_head", only=["loss"], num_classes=3)) == ["loss"]
+
+
+def test_head_with_targets_and_no_loss():
+    @kerastf.register("head", "planted_silent_head")
+    class Silent(Classifier):
+        __doc__ = Classifier.__doc__
+
+        def default_loss(self):
+            return None
+
+    found = failures(lambda: check_block("head", "planted_silent_head", only=["loss"], num_classes=3))
+    assert found == ["loss"]
 
 
 # --- models

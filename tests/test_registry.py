@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kerastf
-from kerastf import config, registry
+from kerastf import config, registry, schema
 from kerastf.errors import ConfigError, UnknownNameError
 
 NAME = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
@@ -89,13 +89,13 @@ def test_all_problems_come_in_one_error():
     ],
 )  # fmt: skip
 def test_annotations_drive_validation(value, hint, fits):
-    assert (config.mismatch(value, hint) == "") is fits
+    assert (schema.mismatch(value, hint) == "") is fits
 
 
-@pytest.mark.parametrize("foreign, ours", config.FOREIGN_OPTIONS.items())
+@pytest.mark.parametrize("foreign, ours", schema.FOREIGN_OPTIONS.items())
 def test_foreign_options_are_suggested(foreign, ours):
     known = {ours: None, "zzz": None}
-    assert registry.nearest(foreign, known, config.FOREIGN_OPTIONS) == [ours]
+    assert registry.nearest(foreign, known, schema.FOREIGN_OPTIONS) == [ours]
 
 
 @pytest.mark.parametrize("foreign, ours", registry.FOREIGN_NAMES.items())

@@ -44,6 +44,13 @@ class EncoderDecoder(Model):
                 found.append(f"`{name}` must be a token in [0, {size}). Received: {name}={options[name]}")
         return found
 
+    @classmethod
+    def example_inputs(cls, options, batch_size, length, rng):
+        size = options.get("source_vocab_size") or options["vocab_size"]
+        target = super().example_inputs(options, batch_size, length, rng)["tokens"]
+        source = rng.integers(3, size, (batch_size, length + 1)).astype("int32")
+        return {"source": source, "target": target}
+
     @staticmethod
     def make_inputs():
         """The two inputs of the graph."""

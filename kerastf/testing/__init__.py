@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kerastf import config, registry
-from kerastf.testing import generic, models, samplers, sequences  # noqa: F401  (they add their checks)
+from kerastf.testing import generic, heads, models, samplers, sequences  # noqa: F401  (they add their checks)
 from kerastf.testing.models import reference_generate
 from kerastf.testing.report import CHECKS, ContractError, Report, run_checks
 from kerastf.testing.subjects import BlockSubject, ModelSubject, Subject

@@ -14,7 +14,7 @@ from keras import ops
 
 from kerastf import compat, config
 from kerastf.testing.report import Broken, NotAsked, check
-from kerastf.testing.subjects import KINDS, LENGTH, difference, numpy
+from kerastf.testing.subjects import KINDS, LENGTH, difference, joined, numpy
 
 ALL = (*KINDS, "model")
 TOLERANCE = 1e-5
@@ -65,20 +65,29 @@ def copy_weights(source, target):
 
 @check("shapes", ALL, "symbolic and eager shapes agree")
 def shapes(subject):
+    if subject.kind == "cell":
+        raise NotAsked("a cell's shapes are its state_size and output_size")
     layer = subject.make()
     inputs = subject.inputs()
-    actual = tuple(subject.call(layer, inputs).shape)
+    actual = _shapes(subject.raw(layer, inputs))
+    given = {k: v.shape for k, v in inputs.items()}
     if subject.kind == "model":
-        shapes_given = {k: v.shape for k, v in inputs.items()}
-        promised = layer.compute_output_shape(shapes_given if len(inputs) > 1 else shapes_given[subject.written])
-        symbolic = layer.output_shape
-    elif subject.kind == "cell":
-        raise NotAsked("a cell's shapes are its state_size and output_size")
+        promised = layer.compute_output_shape(given if len(given) > 1 else next(iter(given.values())))
+        symbolic = layer.outputs
     else:
-        promised = layer.compute_output_shape(*[v.shape for v in inputs.values()])
-        symbolic = subject.call(layer, subject.symbolic(inputs)).shape
-    if tuple(promised) != actual:
-        raise Broken(f"compute_output_shape says {tuple(promised)}, the output has {actual}")
+        promised = layer.compute_output_shape(*given.values())
+        symbolic = keras.tree.flatten(subject.raw(layer, subject.symbolic(inputs)))
+    if keras.tree.map_shape_structure(tuple, promised) != actual:
+        raise Broken(f"compute_output_shape says {promised}, the output has {actual}")
+    for symbol, output in zip(symbolic, keras.tree.flatten(subject.raw(layer, inputs)), strict=True):
+        _require_same_shape(symbol.shape, tuple(output.shape))
+
+
+def _shapes(output):
+    return keras.tree.map_structure(lambda v: tuple(v.shape), output)
+
+
+def _require_same_shape(symbolic, actual):
     if len(symbolic) != len(actual) or any(s not in (None, a) for s, a in zip(symbolic, actual, strict=True)):
         raise Broken(f"a symbolic call gives {tuple(symbolic)}, an eager one {actual}")
 
@@ -234,16 +243,18 @@ def save(subject):
 def _run(model, inputs):
     """Calls a model with a dict of arrays, or with the one array where it has one input of its own."""
     tensors = {k: ops.convert_to_tensor(v) for k, v in inputs.items()}
-    return model(tensors if isinstance(model.input, dict) else next(iter(tensors.values())))
+    return joined(model(tensors if isinstance(model.input, dict) else next(iter(tensors.values()))))
 
 
 FRESH = """
 import sys, numpy as np, kerastf, keras
+from kerastf.testing.subjects import joined
 for name in sys.argv[1:]:
     data = np.load(name + ".npz")
     model = keras.saving.load_model(name + ".keras")
     inputs = {k: keras.ops.convert_to_tensor(data[k]) for k in data.files if k != "output"}
-    output = keras.ops.convert_to_numpy(model(inputs if isinstance(model.input, dict) else list(inputs.values())[0]))
+    output = model(inputs if isinstance(model.input, dict) else list(inputs.values())[0])
+    output = keras.ops.convert_to_numpy(joined(output))
     print(name, float(np.max(np.abs(output - data["output"]), initial=0.0)), flush=True)
 """
 

@@ -193,6 +193,9 @@ def states(subject):
     gap = difference(keras_loop(ops.convert_to_tensor(x)), want)
     if gap > TOLERANCE:
         raise Broken(f"keras.layers.RNN gives another result than a loop by hand, by {gap:.2g}")
+    swept = layer.sweep(ops.convert_to_tensor(x), _first_state(layer, batch)) if hasattr(layer, "sweep") else None
+    if swept is not None and difference(swept[0], want) > 100 * TOLERANCE:  # kernels of a GPU round otherwise
+        raise Broken(f"sweep gives another result than a loop by hand, by {difference(swept[0], want):.2g}")
     if hasattr(layer, "project") != hasattr(layer, "advance"):
         raise Broken("project and advance come together: it has only one of them")
     if hasattr(layer, "project"):

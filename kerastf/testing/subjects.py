@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from kerastf import config, registry
-from kerastf.models.encoder_decoder import EncoderDecoder
 
 DIM = 16
 LENGTH = 6
@@ -53,7 +52,11 @@ class BlockSubject(Subject):
         return {"x": rng.normal(size=(batch, length, DIM)).astype("float32")}
 
     def call(self, layer, inputs, training=False, **kwargs):
-        """The layer's output."""
+        """The layer's output as one tensor."""
+        return joined(self.raw(layer, inputs, training, **kwargs))
+
+    def raw(self, layer, inputs, training=False, **kwargs):
+        """The layer's output, whatever its structure."""
         values = [v if keras.backend.is_keras_tensor(v) else ops.convert_to_tensor(v) for v in inputs.values()]
         if self.kind == "cell":
             # Not zeros: a recurrent kernel would have no influence on the first step.
@@ -106,25 +109,32 @@ class ModelSubject(Subject):
 
     @property
     def written(self):
-        """The name of the input that the model continues."""
-        return "target" if issubclass(self.cls, EncoderDecoder) else "tokens"
+        """The name of the input that a decoding model continues."""
+        return list(self.inputs(batch=1, length=1))[-1]
 
     def inputs(self, batch=BATCH, length=LENGTH, seed=0):
-        rng = np.random.default_rng(seed)
-        size = self.options["vocab_size"]
-        tokens = {self.written: rng.integers(3, size, (batch, length)).astype("int32")}
-        if self.written == "target":
-            source = rng.integers(3, size, (batch, length + 1)).astype("int32")
-            return {"source": source, **tokens}
-        return tokens
+        return self.cls.example_inputs(self.options, batch, length, np.random.default_rng(seed))
 
     def context(self, inputs):
         """What `init_state` is given beside the sizes: the source, where there is one."""
         return {k: ops.convert_to_tensor(v) for k, v in inputs.items() if k != self.written}
 
-    def call(self, model, inputs, training=False):
+    def raw(self, model, inputs, training=False):
+        """The model's output, whatever its structure."""
         tensors = {k: ops.convert_to_tensor(v) for k, v in inputs.items()}
-        return model(tensors if len(tensors) > 1 else tensors[self.written], training=training)
+        return model(tensors if len(tensors) > 1 else next(iter(tensors.values())), training=training)
+
+    def call(self, model, inputs, training=False):
+        """The model's output as one tensor."""
+        return joined(self.raw(model, inputs, training))
+
+
+def joined(output):
+    """Several outputs side by side, as one `(B, n)` tensor; a single one as it is."""
+    if not keras.tree.is_nested(output):
+        return output
+    leaves = keras.tree.flatten(output)
+    return ops.concatenate([ops.reshape(ops.cast(v, "float32"), (v.shape[0], -1)) for v in leaves], axis=1)
 
 
 def shake(layer, seed):

@@ -1,8 +1,8 @@
 """Fine-tunes a pre-trained BERT beside the same model from scratch, on the same few labels, with several seeds.
 
-Command:  python recipes/bert_finetune.py --model bert.keras                              (topics of generated stories)
-          python recipes/bert_finetune.py --model wiki.keras --text train.txt.gz          (sections of WikiText articles)
-          python recipes/bert_finetune.py --model wiki.keras --squad xquad.en.json        (spans that answer questions)
+Command:  python recipes/bert_finetune.py --model bert.keras                       (topics of generated stories)
+          python recipes/bert_finetune.py --model wiki.keras --text train.txt.gz   (sections of WikiText articles)
+          python recipes/bert_finetune.py --model wiki.keras --squad xquad.en.json (spans that answer questions)
 Minutes:  TODO
 Expected: TODO
 

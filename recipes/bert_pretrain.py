@@ -61,7 +61,7 @@ def main():
     valid = data.sentence_pairs(held, tokenizer, shuffle=False, seed=2, **sizes).cache()  # the same masks each time
     model = kerastf.create_model(
         options.model, tokenizer=tokenizer, vocab_size=tokenizer.vocab_size, max_length=options.max_length,
-        dim=options.dim, head="pretraining", dropout=options.dropout,
+        dim=options.dim, head="pretraining", dropout=options.dropout, initializer_std=options.dim**-0.5,
     )  # fmt: skip
     steps = int(train.cardinality())
     unigram, uniform = chances(data.sentence_pairs(known, tokenizer, seed=1, **sizes), valid, tokenizer.vocab_size)

@@ -226,6 +226,10 @@ class Classifier(keras.layers.Layer):
         self.initializer_std = initializer_std
 
     def build(self, features_shape, mask_shape=None, pooled_shape=None):
+        if self.pooling == "pooler" and pooled_shape is None:
+            raise ValueError(
+                "This body has no pooler. Write pooling='first', 'last' or 'mean'. Received: pooling='pooler'"
+            )
         self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
         self.project = keras.layers.Dense(
             self.num_classes, kernel_initializer=keras.initializers.RandomNormal(stddev=self.initializer_std),
@@ -236,10 +240,7 @@ class Classifier(keras.layers.Layer):
     def call(self, features, mask=None, pooled=None, training=None):
         if self.pooling == "first":
             pooled = features[:, 0]  # (B, C)
-        elif self.pooling == "pooler":
-            if pooled is None:
-                raise ValueError("This body has no pooler. Write pooling='first', 'last' or 'mean'.")
-        else:
+        elif self.pooling != "pooler":
             pool = functional.last_kept if self.pooling == "last" else functional.mean_kept
             pooled = pool(features, mask)  # (B, C)
         return self.project(self.drop(pooled, training=training))  # (B, N)

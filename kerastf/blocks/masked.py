@@ -80,11 +80,8 @@ class MaskedLanguageModel(keras.layers.Layer):
         self.norm.build(features_shape)
         self.matrix = None
         if self.read_matrix is None:
-            self.matrix = self.add_weight(
-                shape=(self.vocab_size, dim),
-                initializer=keras.initializers.clone_initializer(initializer),
-                name="matrix",
-            )
+            initializer = keras.initializers.RandomNormal(stddev=self.initializer_std)
+            self.matrix = self.add_weight(shape=(self.vocab_size, dim), initializer=initializer, name="matrix")
         self.shift = self.add_weight(shape=(self.vocab_size,), initializer="zeros", name="shift")
 
     def call(self, features, mask=None, positions=None):
@@ -107,6 +104,10 @@ class MaskedLanguageModel(keras.layers.Layer):
             self.vocab_size,
             self.ignore,
         )
+
+    def example_targets(self, features_shape, rng):
+        """Random tokens, one per position."""
+        return rng.integers(0, self.vocab_size, features_shape[:-1])
 
     def compute_mask(self, inputs, previous_mask=None):
         return None
@@ -212,6 +213,11 @@ class Pretraining(keras.layers.Layer):
             "masked_tokens": self.masked_tokens.target_spec(features_shape, positions_shape),
             "next_sentence": (features_shape[:1], 2, None),
         }
+
+    def example_targets(self, features_shape, rng):
+        """Random tokens, one per position, and random answers, one per row."""
+        hidden = self.masked_tokens.example_targets(features_shape, rng)
+        return {"masked_tokens": hidden, "next_sentence": rng.integers(0, 2, features_shape[:1])}
 
     def compute_mask(self, inputs, previous_mask=None):
         return None

@@ -1,6 +1,7 @@
 """The head that finds an answer in a text: where it starts and where it ends. Shapes: B batch, T time, C channels."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from kerastf import functional
@@ -109,6 +110,10 @@ class Span(keras.layers.Layer):
     def target_spec(self, features_shape):
         """Shape of the targets, how many labels there are, and the label that is ignored."""
         return (features_shape[0], 2), features_shape[1], self.ignore
+
+    def example_targets(self, features_shape, rng):
+        """Random spans: start and end."""
+        return np.sort(rng.integers(0, features_shape[1], (features_shape[0], 2)), axis=1)
 
     def compute_mask(self, inputs, previous_mask=None):
         return None

@@ -134,6 +134,16 @@ class Model(keras.Model):
             self.train_function = self.test_function = None
             raise
 
+    @functools.wraps(keras.Model.evaluate)
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        self.check_data(x, y)
+        return super().evaluate(x, y, *args, **kwargs)
+
+    @functools.wraps(keras.Model.predict)
+    def predict(self, x, *args, **kwargs):
+        self.check_data(x, None)
+        return super().predict(x, *args, **kwargs)
+
     def check_data(self, x, y):
         """Raises `InputError` for arrays that the model cannot be trained on; data sets are checked as they come."""
 

@@ -169,6 +169,22 @@ class BERT(Model):
     def facts(cls, options):
         return {**options, "pooling": "pooler"}
 
+    @classmethod
+    def example_inputs(cls, options, batch_size, length, rng):
+        inputs = super().example_inputs(options, batch_size, length, rng)
+        count = options.get("num_segments", 2)
+        if count:
+            inputs["segments"] = rng.integers(0, count, (batch_size, length)).astype("int32")
+        _, (head,) = config.expand_slot("head", options.get("head", "pretraining"), None)
+        if "positions" in config.registry.resolve("head", head["name"]).supports:
+            shape = (batch_size, -(-length // 3))
+            inputs["masked_positions"] = rng.integers(0, length, shape).astype("int32")
+        return inputs
+
+    def example_targets(self, inputs, rng):
+        rows = inputs.get("masked_positions", inputs["tokens"])
+        return self.head.example_targets((*rows.shape, self.options["dim"]), rng)
+
     def _reads_pooler(self):
         return "pooled" in self.head.supports and getattr(self.head, "pooling", "pooler") == "pooler"
 
@@ -180,6 +196,7 @@ class BERT(Model):
     # --- inputs
 
     def __call__(self, inputs, *args, **kwargs):
+        self.check_data(inputs, None)
         return super().__call__(self._named(inputs), *args, **kwargs)
 
     def _named(self, inputs):
@@ -262,7 +279,10 @@ class BERT(Model):
         mask_id = self.tokenizer.mask_id if mask_id is None and self.tokenizer else mask_id
         if mask_id is None:
             raise InputError("The model does not know its mask: give mask_id, or a tokenizer with a mask.")
-        row = self._framed(prompt, mask_id) if isinstance(prompt, str) else [int(n) for n in prompt]
+        if isinstance(prompt, str):
+            row = self._framed(prompt, mask_id)
+        else:
+            row = self._rows(prompt, self.tokenizer, self.options["vocab_size"])[0][0]
         where = [i for i, n in enumerate(row) if n == mask_id]
         if not where:
             raise InputError(f"There is no mask to fill. Write {MASK} in the text. Received: prompt={prompt!r}")

@@ -182,7 +182,10 @@ def test_lora(tmp_path):
     assert len(adapted) == 2 * 4 + 1 and "layer_0/attention/qkv" in adapted and "pooler" in adapted
     np.testing.assert_allclose(numpy(model(TOKENS)), before, atol=1e-6)  # B is zero at the start
     trained = {w.path for w in model.trainable_variables}
-    assert trained == {f"{p}/lora_kernel_{n}" for p in adapted for n in "ab"} | {"head/project/kernel", "head/project/bias"}
+    assert trained == {f"{p}/lora_kernel_{n}" for p in adapted for n in "ab"} | {
+        "head/project/kernel",
+        "head/project/bias",
+    }
     model.compile(keras.optimizers.AdamW(0.05))
     old = {w.path: numpy(w).copy() for w in model.weights}
     model.fit(TOKENS, np.array([0, 1]), epochs=3, verbose=0)
@@ -195,7 +198,9 @@ def test_lora(tmp_path):
     assert merged.count_params() == tiny("classifier").count_params()
     assert len(merged.trainable_variables) == len(merged.weights)
     features = model.with_head("features")(TOKENS)
-    np.testing.assert_allclose(numpy(features), numpy(model.body({"tokens": TOKENS, "segments": None})["features"]), atol=1e-5)
+    np.testing.assert_allclose(
+        numpy(features), numpy(model.body({"tokens": TOKENS, "segments": None})["features"]), atol=1e-5
+    )
 
 
 def test_lora_of_some_layers_in_another_family():
@@ -262,13 +267,22 @@ def test_learns_both_tasks_in_one_fit():
     y = {"masked_tokens": hidden, "next_sentence": real}
     model.fit(x, y, batch_size=64, epochs=12, verbose=0)
     found = model.evaluate(x, y, batch_size=512, verbose=0, return_dict=True)
-    assert set(found) == {"loss", "masked_tokens_loss", "next_sentence_loss", "masked_tokens_accuracy", "next_sentence_accuracy"}
+    assert set(found) == {
+        "loss",
+        "masked_tokens_loss",
+        "next_sentence_loss",
+        "masked_tokens_accuracy",
+        "next_sentence_accuracy",
+    }
     assert found["masked_tokens_loss"] < 0.5 and found["next_sentence_loss"] < 0.3  # chance: ln 9 = 2.2, ln 2 = 0.69
     assert found["loss"] == pytest.approx(found["masked_tokens_loss"] + found["next_sentence_loss"], abs=1e-4)
     with_head = model.with_head("classifier", num_classes=2)
     with_head.compile(keras.optimizers.AdamW(3e-3))
     with_head.fit({"tokens": tokens, "segments": segments}, real, batch_size=64, verbose=0)
-    assert with_head.evaluate({"tokens": tokens, "segments": segments}, real, verbose=0, return_dict=True)["accuracy"] > 0.9
+    assert (
+        with_head.evaluate({"tokens": tokens, "segments": segments}, real, verbose=0, return_dict=True)["accuracy"]
+        > 0.9
+    )
 
 
 def test_mixed_precision_trains():

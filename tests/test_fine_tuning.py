@@ -122,6 +122,7 @@ def test_the_state_is_saved(model, tmp_path):
         == pytest.approx(5e-3)
     )
     for one in (model, loaded):
+        one.run_eagerly = True
         one.fit(X, X, batch_size=4, verbose=0, shuffle=False)
     for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-7)

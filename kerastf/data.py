@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from kerastf.errors import InputError
-from kerastf.generated import dates, reversals
+from kerastf.generated import dates, reversals, stories
 from kerastf.labelled import labelled, tagged, word_tags
 from kerastf.masking import mask_tokens, pack
 from kerastf.parallel import pairs, read_pairs, split
@@ -13,8 +13,8 @@ from kerastf.pretraining import masked_text, sentence_pairs
 from kerastf.questions import answers, questions, read_squad
 
 __all__ = ["answers", "corpus", "dates", "labelled", "mask_tokens", "masked_text", "next_token", "pack", "pairs",
-           "questions", "read_pairs", "read_squad", "reversals", "sentence_pairs", "split", "tagged",
-           "word_tags"]  # fmt: skip
+           "questions", "read_pairs", "read_squad", "reversals", "sentence_pairs", "split", "stories",
+           "tagged", "word_tags"]  # fmt: skip
 
 _NOUNS = ("baker", "miller", "sailor", "teacher", "gardener", "painter", "doctor", "farmer")
 _THINGS = ("bread", "flour", "a boat", "a book", "a rose", "a picture", "a pill", "a cow")

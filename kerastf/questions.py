@@ -19,7 +19,6 @@ class Window(NamedTuple):
     row: tuple  # tokens and segments
     first: int  # position in the row of the context's first token here
     spans: list  # characters of the context that each of its tokens here stands for
-    widest: list  # whether this window has the most context around the token, of all windows that have it
 
 
 def read_squad(path):
@@ -78,15 +77,9 @@ def windows_of(records, tokenizer, *, max_length, stride):
         starts = [0]
         while starts[-1] + room < len(tokens):
             starts.append(starts[-1] + stride)
-        ends = [min(s + room, len(tokens)) for s in starts]
-        around = np.full((len(starts), len(tokens)), -1.0)
-        for w, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            at = np.arange(start, end)
-            around[w, start:end] = np.minimum(at - start, end - 1 - at) + 0.01 * (end - start)
-        best = around.argmax(axis=0)
-        for w, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            row = pack_tokens([question, tokens[start:end]], tokenizer, max_length)
-            found.append(Window(number, row, len(question) + 2, spans[start:end], (best[start:end] == w).tolist()))
+        for start in starts:
+            row = pack_tokens([question, tokens[start : start + room]], tokenizer, max_length)
+            found.append(Window(number, row, len(question) + 2, spans[start : start + room]))
     return found
 
 
@@ -153,8 +146,7 @@ def answers(predictions, records, tokenizer, *, max_length=384, stride=128, max_
     """The answers in their contexts, from what a model predicts for windows of tokens.
 
     Of all spans of at most `max_answer` tokens that lie in the context, the one with the highest
-    `start score + end score` over all windows of a record is its answer; a token counts in the window that has the most
-    context around it.
+    `start score + end score` over all windows of a record is its answer.
 
     Args:
         predictions: Scores `(rows, T, 2)` of start and end, as `model.predict` gives them for
@@ -182,7 +174,6 @@ def answers(predictions, records, tokenizer, *, max_length=384, stride=128, max_
     for window, row in zip(windows, scores, strict=True):
         count = len(window.spans)
         start, end = row[window.first : window.first + count].T  # (n,) each
-        start = np.where(window.widest, start, -np.inf)
         both = start[:, None] + end[None, :]  # (n, n)
         both = np.where(
             np.triu(np.ones((count, count), bool)) & ~np.triu(np.ones((count, count), bool), max_answer), both, -np.inf

@@ -53,9 +53,7 @@ class Tokenizer:
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The numbers of a text, and which characters `text[start:end]` each of them stands for."""
-        raise InputError(
-            f"{type(self).__name__} does not keep characters. Use a wordpiece, word or character tokenizer."
-        )
+        raise InputError(f"{type(self).__name__} does not keep characters. Word pieces, words and characters do.")
 
     def encode_batch(self, texts: Iterable[str], max_length: int | None = None) -> Any:
         """The numbers of texts, padded to the longest.

@@ -7,7 +7,7 @@ from keras import ops
 
 import kerastf
 from kerastf import text
-from kerastf.errors import InputError
+from kerastf.errors import FileFormatError, InputError
 from kerastf.testing import check_model
 from kerastf.testing.subjects import shake
 
@@ -283,3 +283,17 @@ def test_learns_both_tasks_in_one_fit():
         with_head.evaluate({"tokens": tokens, "segments": segments}, real, verbose=0, return_dict=True)["accuracy"]
         > 0.9
     )
+
+
+def test_a_vocabulary_file(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[PAD]\n[unused0]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ncafe\n##s\n!\n", "utf-8")
+    tokenizer = text.WordPieceTokenizer.from_vocabulary(path)
+    assert tokenizer.special_tokens == text.BERT and tokenizer.pad_id == 4
+    assert tokenizer.order(path) == [1, 6, 7, 8, 0, 2, 3, 4, 5]
+    assert [tokenizer.label(n) for n in tokenizer.encode("Caf\u00e9s\u200b! tea")] == ["cafe", "##s", "!", "<unknown>"]
+    assert text.from_config(tokenizer.get_config()).encode("Caf\u00e9s") == tokenizer.encode("Caf\u00e9s")
+    path.write_text("cafe\n[UNK]\n")
+    with pytest.raises(FileFormatError) as error:
+        text.WordPieceTokenizer.from_vocabulary(path)
+    assert str(error.value) == "vocab.txt is not a vocabulary of BERT: it has no [PAD], [CLS], [SEP], [MASK]."

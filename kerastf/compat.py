@@ -97,6 +97,14 @@ def cudnn_recurrence(kind, x, states, kernel, recurrent_kernel, bias):
     return outputs, states
 
 
+def parts_of(layer):
+    """All layers inside of a layer or model, at any depth.
+
+    Why: Keras walks them for itself only.
+    """
+    return list(layer._flatten_layers(include_self=False))
+
+
 def graph(function):
     """The function traced into a graph, without XLA; unchanged on backends that have no such thing."""
     if keras.backend.backend() == "tensorflow":

@@ -153,7 +153,7 @@ def preset_parameters(entry: Any, preset: str, vocab_size: int = 10_000) -> str:
 
 
 def count_parameters(id: str, **options: Any) -> int:
-    """How many trainable weights a model has, counted on a model that is built without allocating them.
+    """How many weights a model has, counted on a model that is built without allocating them.
 
     Args:
         id: A model, such as `"gpt.gpt2_xl"`.
@@ -169,7 +169,7 @@ def count_parameters(id: str, **options: Any) -> int:
     with compat.without_allocation():
         model = config.create_model(id, **options)
     total = 0
-    for variable in model.trainable_variables:
+    for variable in model.weights:  # also those that its head does not train, as BERT's pooler may be
         size = 1
         for n in variable.shape:
             size *= n

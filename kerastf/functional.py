@@ -376,3 +376,11 @@ def rollout(weights):
         step = (mean + ops.eye(mean.shape[-1])) / 2
         total = step if total is None else ops.matmul(step, total)
     return total
+
+
+def pick(x, where):
+    """Features at chosen positions of each row: `(B, T, C)` and integers `(B, M)` to `(B, M, C)`."""
+    shape = ops.shape(x)
+    rows = ops.arange(shape[0], dtype="int32")[:, None] * shape[1]  # (B, 1)
+    flat = ops.reshape(x, (-1, x.shape[-1]))  # (B T, C): gathering whole vectors is much quicker than along an axis
+    return ops.take(flat, ops.cast(where, "int32") + rows, axis=0)

@@ -1,4 +1,4 @@
-"""Generated texts, free to use and in need of no network: dates, reversed strings, sentences with planted analogies."""
+"""Generated texts, free to use and in need of no network: dates, reversed strings, stories, planted analogies."""
 
 import calendar
 import datetime
@@ -202,3 +202,71 @@ def analogies(count=4000, seed=0):
         if a != c
     ]
     return sentences, questions
+
+
+# By topic: people, what they do, things, places. The words of a topic stand in no other.
+_TOPICS = {
+    "sea": ("sailor captain fisher pilot", "hoists mends tows casts", "anchor net sail rudder oar mast",
+            "harbour cabin dock reef"),
+    "kitchen": ("cook baker waiter butcher", "stirs bakes slices tastes", "soup pan knife dough pepper spoon",
+                "kitchen pantry cellar oven"),
+    "farm": ("farmer shepherd milker ploughman", "feeds shears harvests waters", "sheep wheat plough hay goat barrow",
+             "barn meadow stable orchard"),
+    "school": ("teacher pupil tutor scholar", "reads explains copies learns", "book slate poem atlas lesson chalk",
+               "classroom library hall desk"),
+    "music": ("singer drummer violinist composer", "plays tunes hums rehearses", "fiddle song drum chord flute melody",
+              "stage opera studio balcony"),
+    "hospital": ("doctor nurse surgeon patient", "bandages examines cures injects",
+                 "pill fever wound syringe plaster cough", "ward clinic ambulance pharmacy"),
+    "building": ("mason carpenter plumber architect", "hammers saws paves paints", "brick beam nail pipe ladder roof",
+                 "scaffold attic workshop quarry"),
+    "law": ("judge lawyer witness clerk", "accuses defends swears signs", "verdict contract trial oath plea fine",
+            "court prison archive chamber"),
+}  # fmt: skip
+_NAMES = ("anna", "boris", "clara", "david", "elena", "felix", "greta", "hugo")
+_SAYINGS = (
+    "the {person} {action} the {thing} .",
+    "{name} saw a {thing} in the {place} .",
+    "in the {place} , {name} {action} it .",
+    "the {thing} of the {person} was {colour} .",
+    "no {person} leaves the {place} without a {thing} .",
+    "{name} asked the {person} for a {colour} {thing} .",
+    "who {action} the {thing} ? the {person} of the {place} !",
+)
+
+
+def stories(count, seed=0):
+    """Short documents, each about one person and one of eight topics.
+
+    What an encoder can learn: which words go together, and that a sentence of another topic, or about another person,
+    does not come next.
+
+    Args:
+        count: How many documents.
+        seed: The same seed gives the same documents.
+
+    Returns:
+        A list of `(topic, sentences)`: a string, and a list of 6 to 10 strings.
+
+    Examples:
+        >>> from kerastf import data
+        >>> topic, sentences = data.stories(1, seed=1)[0]
+        >>> topic, sentences[0]
+        ('hospital', 'the patient injects the syringe .')
+    """
+    if count < 0:
+        raise InputError(f"`count` must not be negative. Received: count={count}")
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        topic, name = rng.choice(sorted(_TOPICS)), rng.choice(_NAMES)
+        people, actions, things, places = (words.split() for words in _TOPICS[topic])
+        sentences = [
+            rng.choice(_SAYINGS).format(
+                name=name, person=rng.choice(people), action=rng.choice(actions), thing=rng.choice(things),
+                place=rng.choice(places), colour=rng.choice(("red", "green", "blue", "white", "black", "yellow")),
+            )
+            for _ in range(rng.randint(6, 10))
+        ]  # fmt: skip
+        made.append((topic, sentences))
+    return made

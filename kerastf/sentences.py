@@ -70,7 +70,7 @@ def _noun_phrase(rng):
     return [*words, (rng.choice(_NOUNS if rng.random() < 0.6 else _BOTH), 2)]
 
 
-def tagged(count, *, seed=0):
+def tagged_sentences(count, *, seed=0):
     """Sentences with the part of speech of each word. Ten words may be noun or verb: the context decides.
 
     Args:
@@ -82,7 +82,7 @@ def tagged(count, *, seed=0):
 
     Examples:
         >>> from kerastf import data
-        >>> words, tags = data.tagged(1, seed=3)[0]
+        >>> words, tags = data.tagged_sentences(1, seed=3)[0]
         >>> [(word, data.TAGS[tag]) for word, tag in zip(words, tags)][:2]
         [('this', 'determiner'), ('clever', 'adjective')]
     """

@@ -5,7 +5,7 @@ Minutes:  30 on two cores with some fifteen other jobs on them; not measured on 
 Expected: accuracy on new sentences, mean and deviation of three seeds: pre-trained 100.0 ± 0.0 %, scratch 92.0 ± 2.2 %;
           of the words that may be noun or verb: 100.0 ± 0.0 % against 90.1 ± 6.6 %
 
-The task is the part of speech of each word in generated sentences (`kerastf.data.tagged`), ten labelled sentences only;
+The task is the part of speech of each word in generated sentences (`kerastf.data.tagged_sentences`), ten labelled sentences only;
 ten of the words are nouns or verbs by context. Pre-training sees other sentences, without their tags. Both models read
 characters, have the same size and see the same labels: one keeps the language model's weights and learns its mix and
 its head, the other learns everything from the labels.
@@ -71,11 +71,11 @@ def main():
     scores = {"pretrained": [], "scratch": []}
     for seed in range(options.seeds):
         keras.utils.set_random_seed(seed)
-        plain = [words for words, _ in data.tagged(options.unlabelled, seed=100 + seed)]
+        plain = [words for words, _ in data.tagged_sentences(options.unlabelled, seed=100 + seed)]
         tokenizer = text.train("word_characters", [" ".join(w) for w in plain], max_characters=14)
         sizes = {"dim": 32, "units": 64, "dropout": 0.1, "embedding": EMBEDDING, "tokenizer": tokenizer}
-        labelled = encode(tokenizer, data.tagged(options.labelled, seed=200 + seed))
-        sentences = data.tagged(options.test, seed=300 + seed)
+        labelled = encode(tokenizer, data.tagged_sentences(options.labelled, seed=200 + seed))
+        sentences = data.tagged_sentences(options.test, seed=300 + seed)
         both = {w for words, tags in sentences for w, t in zip(words, tags, strict=True) if t == 3} & {
             w for words, tags in sentences for w, t in zip(words, tags, strict=True) if t == 2
         }

@@ -639,15 +639,15 @@ def test_saved_with_its_tokenizer(reader, tmp_path):
 def test_generated_sentences():
     assert data.two_senses(5, seed=1) == data.two_senses(5, seed=1) != data.two_senses(5, seed=2)
     assert all("bank" in s.split() for s, _ in SENSES)
-    rows = data.tagged(200, seed=0)
-    assert rows == data.tagged(200, seed=0) and all(len(w) == len(t) for w, t in rows)
+    rows = data.tagged_sentences(200, seed=0)
+    assert rows == data.tagged_sentences(200, seed=0) and all(len(w) == len(t) for w, t in rows)
     seen = {}
     for words, tags in rows:
         for word, tag in zip(words, tags, strict=True):
             seen.setdefault(word, set()).add(data.TAGS[tag])
     assert {w for w, t in seen.items() if t == {"noun", "verb"}} >= {"watches", "ships"}
     assert {frozenset(t) for t in seen.values() if len(t) > 1} == {frozenset({"noun", "verb"})}
-    for make in (data.two_senses, data.tagged):
+    for make in (data.two_senses, data.tagged_sentences):
         with pytest.raises(InputError, match="`count` must be at least 1"):
             make(0)
 

@@ -64,7 +64,10 @@ def scope(folder, install):
     speaker = kerastf.create_model(
         "gpt", **{**TINY, "vocab_size": None}, tokenizer=kerastf.text.CharacterTokenizer("abc")
     )
+    encoder = kerastf.create_model("bert", **TINY, head={"name": "classifier", "num_classes": 2})
+    encoder.compile("adamw")
     return {
+        "encoder": encoder, "ones": np.ones((2, 4), "int32"),
         "__name__": "mistake", "kerastf": kerastf, "keras": keras, "np": np, "create": kerastf.create_model, "folder": folder, "write": write,
         "saved_with": saved_with, "truncated": truncated, "plain_keras": plain_keras, "model": model, "speaker": speaker,
     }  # fmt: skip

@@ -26,7 +26,7 @@ class _FeedForward(keras.layers.Layer):
         self.bias = bias
         self.initializer_std = initializer_std
         self.output_std = output_std
-        self.activate = _activation(activation)
+        self.activate = activation_of(activation)
 
     def build(self, x_shape):
         dim = x_shape[-1]
@@ -62,7 +62,7 @@ class _FeedForward(keras.layers.Layer):
         }
 
 
-def _activation(name):
+def activation_of(name):
     if name == "gelu_tanh":  # GPT-2's own approximation
         return lambda x: keras.activations.gelu(x, approximate=True)
     try:

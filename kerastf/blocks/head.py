@@ -157,6 +157,10 @@ class LanguageModel(keras.layers.Layer):
     def default_metrics(self):
         return [TokenAccuracy(self.pad_id)]
 
+    def target_spec(self, features_shape):
+        """Shape of the targets, how many labels there are, and the label that is ignored."""
+        return features_shape[:-1], self.vocab_size, self.pad_id
+
     def example_targets(self, features_shape, rng):
         """Random tokens, one per position."""
         return rng.integers(0, self.vocab_size, features_shape[:-1])
@@ -179,14 +183,14 @@ class LanguageModel(keras.layers.Layer):
         }
 
 
-@register("head", "classifier")
+@register("head", "classifier", supports=("pooled",))
 class Classifier(keras.layers.Layer):
     """One answer per sequence: `logits = W pool(x) + b`.
 
     Args:
         num_classes: How many classes N there are.
         pooling: Which features stand for the sequence: those of the `"first"` position, of the `"last"` that is kept,
-            or the `"mean"` of all that are kept.
+            the `"mean"` of all that are kept, or what the body's own `"pooler"` made of them, where it has one (BERT).
         dropout: Fraction dropped from them, in `[0, 1)`.
         initializer_std: Deviation of the kernel at the start.
         **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
@@ -194,6 +198,7 @@ class Classifier(keras.layers.Layer):
     Call arguments:
         features: Float tensor of shape `(B, T, C)`.
         mask: Boolean `(B, T)`, True = keep, or None.
+        pooled: Float tensor of shape `(B, C)` from the body's pooler, or None.
         training: Whether dropout is active.
 
     Returns:
@@ -206,7 +211,7 @@ class Classifier(keras.layers.Layer):
     """
 
     def __init__(
-        self, num_classes: int, *, pooling: Literal["first", "last", "mean"] = "mean", dropout: float = 0.0,
+        self, num_classes: int, *, pooling: Literal["first", "last", "mean", "pooler"] = "mean", dropout: float = 0.0,
         initializer_std: float = 0.02, **kwargs,
     ):  # fmt: skip
         super().__init__(**kwargs)
@@ -220,7 +225,11 @@ class Classifier(keras.layers.Layer):
         self.dropout = dropout
         self.initializer_std = initializer_std
 
-    def build(self, features_shape, mask_shape=None):
+    def build(self, features_shape, mask_shape=None, pooled_shape=None):
+        if self.pooling == "pooler" and pooled_shape is None:
+            raise ValueError(
+                "This body has no pooler. Write pooling='first', 'last' or 'mean'. Received: pooling='pooler'"
+            )
         self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
         self.project = keras.layers.Dense(
             self.num_classes, kernel_initializer=keras.initializers.RandomNormal(stddev=self.initializer_std),
@@ -228,10 +237,10 @@ class Classifier(keras.layers.Layer):
         )  # fmt: skip
         self.project.build((features_shape[0], features_shape[-1]))
 
-    def call(self, features, mask=None, training=None):
+    def call(self, features, mask=None, pooled=None, training=None):
         if self.pooling == "first":
             pooled = features[:, 0]  # (B, C)
-        else:
+        elif self.pooling != "pooler":
             pool = functional.last_kept if self.pooling == "last" else functional.mean_kept
             pooled = pool(features, mask)  # (B, C)
         return self.project(self.drop(pooled, training=training))  # (B, N)
@@ -242,6 +251,10 @@ class Classifier(keras.layers.Layer):
     def default_metrics(self):
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
+    def target_spec(self, features_shape):
+        """Shape of the targets, how many labels there are, and the label that is ignored."""
+        return features_shape[:1], self.num_classes, None
+
     def example_targets(self, features_shape, rng):
         """Random classes, one per row."""
         return rng.integers(0, self.num_classes, features_shape[:1])
@@ -249,7 +262,7 @@ class Classifier(keras.layers.Layer):
     def compute_mask(self, inputs, previous_mask=None):
         return None
 
-    def compute_output_shape(self, features_shape, mask_shape=None):
+    def compute_output_shape(self, features_shape, mask_shape=None, pooled_shape=None):
         return (features_shape[0], self.num_classes)
 
     def get_config(self):
@@ -318,6 +331,10 @@ class Tagger(keras.layers.Layer):
 
     def default_metrics(self):
         return [TokenAccuracy(self.ignore)]
+
+    def target_spec(self, features_shape):
+        """Shape of the targets, how many labels there are, and the label that is ignored."""
+        return features_shape[:-1], self.num_classes, self.ignore
 
     def example_targets(self, features_shape, rng):
         """Random classes, one per position."""

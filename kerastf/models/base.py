@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import checkpoint, config, decoding, registry, text
+from kerastf import checkpoint, compat, config, decoding, registry, text
 from kerastf.errors import ConfigError, InputError
 
 
@@ -98,6 +98,8 @@ class Model(keras.Model):
         self.tokenizer = text.from_config(plan.options.get("tokenizer"))
         self.dtype_policy = keras.dtype_policies.get(plan.options["dtype"])
         self._own_loss = True
+        self._adapted = False  # whether there are LoRA weights
+        self._fixed = frozenset(w.path for w in self.weights if not w.trainable)  # those that never train
 
     # --- training
 
@@ -134,6 +136,16 @@ class Model(keras.Model):
             self.train_function = self.test_function = None
             raise
 
+    @functools.wraps(keras.Model.evaluate)
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        self.check_data(x, y)
+        return super().evaluate(x, y, *args, **kwargs)
+
+    @functools.wraps(keras.Model.predict)
+    def predict(self, x, *args, **kwargs):
+        self.check_data(x, None)
+        return super().predict(x, *args, **kwargs)
+
     def check_data(self, x, y):
         """Raises `InputError` for arrays that the model cannot be trained on; data sets are checked as they come."""
 
@@ -151,14 +163,79 @@ class Model(keras.Model):
                 f"The model has {max_length} positions. Cut the input, or build it with max_length={x.shape[1]}. "
                 f"Received: {x.shape[1]} positions"
             )
-        wanted = self.head.compute_output_shape((*x.shape, self.options["dim"]))[:-1]
-        if isinstance(y, np.ndarray) and y.shape[: len(wanted)] != wanted:
-            raise InputError(
-                f"The head `{self.head.registry_entry.id}` wants targets of shape {wanted} for this input. "
-                f"Received: shape {y.shape}"
-            )
+        self.check_targets(y, (*x.shape, self.options["dim"]))
+
+    def check_targets(self, y, features_shape, positions=None):
+        """What the head asks of targets that are arrays: their names, their shapes, and labels that exist."""
+        id = self.head.registry_entry.id
+        known = {} if positions is None else {"positions_shape": positions.shape}
+        if not hasattr(self.head, "target_spec"):
+            return
+        wanted = self.head.target_spec(features_shape, **known)
+        if y is not None and isinstance(wanted, dict) and not (isinstance(y, dict) and set(y) == set(wanted)):
+            found = ", ".join(map(str, y)) if isinstance(y, dict) else f"a {type(y).__name__}"
+            raise InputError(f"The head `{id}` wants a dict of targets: {', '.join(wanted)}. Received: {found}")
+        for name, (shape, count, ignore) in (wanted if isinstance(wanted, dict) else {None: wanted}).items():
+            labels = y[name] if name and y is not None else y
+            if not isinstance(labels, np.ndarray):
+                continue
+            if labels.shape[: len(shape)] != tuple(shape):
+                raise InputError(
+                    f"The head `{id}` wants targets of shape {tuple(shape)} for this input"
+                    f"{f' as `{name}`' if name else ''}. Received: shape {labels.shape}"
+                )
+            wrong = labels[(labels < 0) | (labels >= count)]
+            wrong = wrong if ignore is None else wrong[wrong != ignore]
+            if self._own_loss and wrong.size:
+                raise InputError(
+                    f"Targets of the head `{id}` must be in [0, {count})"
+                    f"{'' if ignore is None else f', or {ignore} where they do not count'}. Received: {wrong.flat[0]}"
+                )
+
+    def enable_lora(self, rank, *, alpha=None, only=None):
+        """Low-rank adaptation by Keras's own `enable_lora`: from now on `W + alpha / rank * A B` stands for each `W`.
+
+        Only the small `A` and `B` and the head are trained; all other weights of the body are frozen. Compile the
+        model afterwards. A file holds the sum, so a saved and loaded model is an ordinary one with the same output;
+        so is that of `with_head`.
+
+        Args:
+            rank: Rank of `A B`.
+            alpha: Scale of `A B`; by default the rank.
+            only: Parts of the paths of the layers that are adapted, such as `["attention"]`; None for every dense layer
+                of the body. The embedding is not adapted.
+
+        Returns:
+            The paths of the layers that are adapted.
+
+        Raises:
+            InputError: The rank is not positive, no layer is named so, or it was done before.
+        """
+        if not isinstance(rank, int) or rank < 1:
+            raise InputError(f"`rank` must be an integer of at least 1. Received: rank={rank!r}")
+        if self._adapted:
+            raise InputError("The model has LoRA weights already. Save and load it, and they are merged.")
+        head = {id(part) for part in (self.head, *compat.parts_of(self.head))}
+        chosen = [
+            part for part in compat.parts_of(self)
+            if isinstance(part, keras.layers.Dense | keras.layers.EinsumDense | keras.layers.Embedding)
+            and id(part) not in head and part.trainable and (only is None or any(o in part.path for o in only))
+        ]  # fmt: skip
+        if not chosen:
+            raise InputError(f"No dense layer of the body can be adapted. Received: only={only!r}")
+        own = {id(w) for w in self.head.weights}
+        for weight in self.weights:
+            if id(weight) not in own:
+                weight.trainable = False
+        for part in chosen:
+            part.enable_lora(rank, lora_alpha=alpha)
+        self._adapted = True
+        self.compiled = False  # an optimizer made before would know none of the new weights
+        return sorted(part.path for part in chosen)
 
     def get_compile_config(self):
+        if self._adapted:
+            return None  # the file holds merged weights, which its optimizer never knew
         found = super().get_compile_config()
         if found and self._own_loss:
             found = {**found, "loss": None, "metrics": None}
@@ -172,7 +249,9 @@ class Model(keras.Model):
     # --- configuration
 
     def get_config(self):
-        return {**self.options, "name": self.name, "provenance": self.provenance}
+        frozen = [w.path for w in self.weights if not (w.trainable or self._adapted or w.path in self._fixed)]
+        frozen = {"frozen": frozen} if frozen else {}
+        return {**self.options, "name": self.name, "provenance": self.provenance, **frozen}
 
     @property
     def provenance(self) -> dict[str, dict[str, str]]:
@@ -193,8 +272,12 @@ class Model(keras.Model):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
+        frozen = set(config.pop("frozen", ()))
         with registry.claims(config.pop("provenance", {})):
-            return cls(**config)
+            model = cls(**config)
+        for weight in model.weights:
+            weight.trainable = weight.trainable and weight.path not in frozen
+        return model
 
     def task_weights(self):
         """The weights that belong to the task, and are not copied when the head is exchanged."""
@@ -207,10 +290,13 @@ class Model(keras.Model):
             head: Name of the head.
             **options: Its options, such as `num_classes=2`.
         """
-        given = {k: v for k, v in self.get_config().items() if k not in ("provenance", "name")}
+        given = {k: v for k, v in self.options.items() if k != "name"}
         new = type(self)(**{**given, "head": {"name": head, **options}})
         own = {id(w) for w in self.task_weights()}
         body = {w.path: w for w in self.weights if id(w) not in own}
+        for part in compat.parts_of(self):
+            if getattr(part, "lora_enabled", False) and hasattr(part, "kernel"):
+                body[f"{part.path}/kernel"] = part.kernel  # with what was learnt
         own = {id(w) for w in new.task_weights()}
         for weight in new.weights:
             if id(weight) not in own:

@@ -12,14 +12,14 @@ from typing import Any
 
 from kerastf.errors import ConfigError, InputError
 from kerastf.registry import did_you_mean, nearest
-from kerastf.text.base import SPECIAL, Tokenizer, pad, read_lines, require_text, short
+from kerastf.text.base import BERT, ROLES, SPECIAL, Tokenizer, pad, read_lines, require_text, short
 from kerastf.text.bpe import BytePairTokenizer
 from kerastf.text.characters import WordCharacterTokenizer
 from kerastf.text.plain import ByteTokenizer, CharacterTokenizer
 from kerastf.text.words import WordPieceTokenizer, WordTokenizer
 
-__all__ = ["SPECIAL", "TOKENIZERS", "BytePairTokenizer", "ByteTokenizer", "CharacterTokenizer", "Tokenizer",
-           "WordCharacterTokenizer", "WordPieceTokenizer", "WordTokenizer", "from_config", "pad",
+__all__ = ["BERT", "ROLES", "SPECIAL", "TOKENIZERS", "BytePairTokenizer", "ByteTokenizer", "CharacterTokenizer",
+           "Tokenizer", "WordCharacterTokenizer", "WordPieceTokenizer", "WordTokenizer", "from_config", "pad",
            "read_lines", "train"]  # fmt: skip
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
@@ -76,7 +76,8 @@ def train(
         name: `"character"`, `"byte"`, `"word"`, `"wordpiece"`, `"bpe"` or `"word_characters"`.
         texts: Strings, or the path of a UTF-8 text file, plain or `.gz`.
         vocab_size: The most tokens there may be, special ones included.
-        special_tokens: Of `pad`, `start`, `end`, `unknown`, in the order of their numbers.
+        special_tokens: Of `pad`, `start`, `end`, `unknown`, `class`, `separator`, `mask`, in the order of their
+            numbers. `text.BERT` has those an encoder needs.
         **options: `lowercase` (word, wordpiece), `min_count` (word, bpe, word_characters), `learner` (wordpiece),
             `max_characters` (word_characters).
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from kerastf.errors import ConfigError, FileFormatError, InputError
 
-SPECIAL = ("pad", "start", "end", "unknown")
+SPECIAL = ("pad", "start", "end", "unknown")  # what a tokenizer gets where nothing is said
+BERT = ("pad", "unknown", "class", "separator", "mask")  # BERT's [PAD] [UNK] [CLS] [SEP] [MASK]
+ROLES = tuple(dict.fromkeys(SPECIAL + BERT))
 
 
 class Tokenizer:
@@ -17,11 +19,15 @@ class Tokenizer:
     Attributes:
         vocab_size: How many tokens there are, special ones included.
         ordinary: How many tokens are not special; those have the numbers from 0 on, and the special ones follow.
-        special_tokens: The special tokens in the order of their numbers: of `pad`, `start`, `end`, `unknown`.
+        special_tokens: The special tokens in the order of their numbers: of `pad`, `start`, `end`, `unknown`, `class`,
+            `separator`, `mask`.
         pad_id: Number of the padding token, or None.
         start_id: Number of the token that begins a target, or None.
         end_id: Number of the end token, or None.
         unknown_id: Number of the token for what the vocabulary lacks, or None.
+        class_id: Number of the token that begins an encoder's input, BERT's [CLS], or None.
+        separator_id: Number of the token that ends each segment of it, BERT's [SEP], or None.
+        mask_id: Number of the token that stands for a hidden one, BERT's [MASK], or None.
         streams: Whether it is trained in one pass over texts, so that they need not fit into memory.
     """
 
@@ -30,17 +36,18 @@ class Tokenizer:
 
     def __init__(self, ordinary: int, special_tokens: Iterable[str]):
         self.special_tokens = (special_tokens,) if isinstance(special_tokens, str) else tuple(special_tokens)
-        wrong = [s for s in self.special_tokens if s not in SPECIAL]
+        wrong = [s for s in self.special_tokens if s not in ROLES]
         if wrong or len(set(self.special_tokens)) != len(self.special_tokens):
             raise ConfigError(
-                f"`special_tokens` are distinct names of {', '.join(SPECIAL)}. "
+                f"`special_tokens` are distinct names of {', '.join(ROLES)}. "
                 f"Received: special_tokens={self.special_tokens}"
             )
         self.ordinary = ordinary
         self.vocab_size = ordinary + len(self.special_tokens)
-        self.pad_id, self.start_id, self.end_id, self.unknown_id = (
-            ordinary + self.special_tokens.index(s) if s in self.special_tokens else None for s in SPECIAL
-        )
+        numbers = {s: ordinary + i for i, s in enumerate(self.special_tokens)}
+        self.pad_id, self.start_id, self.end_id = numbers.get("pad"), numbers.get("start"), numbers.get("end")
+        self.unknown_id, self.mask_id = numbers.get("unknown"), numbers.get("mask")
+        self.class_id, self.separator_id = numbers.get("class"), numbers.get("separator")
 
     def encode(self, text: str) -> list[int]:
         """The numbers of a text."""
@@ -49,6 +56,10 @@ class Tokenizer:
     def encode_known(self, text: str) -> list[int]:
         """The numbers of a text; what the vocabulary lacks is left out."""
         return [n for n in self.encode(text) if n != self.unknown_id]
+
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The numbers of a text, and which characters `text[start:end]` each of them stands for."""
+        raise InputError(f"{type(self).__name__} does not keep characters. Word pieces, words and characters do.")
 
     def encode_batch(self, texts: Iterable[str], max_length: int | None = None) -> Any:
         """The numbers of texts, padded to the longest.

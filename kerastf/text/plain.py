@@ -63,6 +63,10 @@ class CharacterTokenizer(Tokenizer):
             )
         return [self.numbers[c] for c in text]
 
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        numbers = self.encode(text)
+        return numbers, [(i, i + 1) for i in range(len(numbers))]
+
     def _spell(self, numbers: Sequence[int]) -> str:
         return "".join(self.characters[n] for n in numbers)
 

@@ -4,15 +4,18 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from kerastf.errors import ConfigError, InputError
-from kerastf.text.base import Tokenizer, require_names, require_text, short, utf8
+from kerastf.errors import ConfigError, FileFormatError, InputError
+from kerastf.text.base import BERT, Tokenizer, read_lines, require_names, require_text, short, utf8
 
 # A word with the apostrophe or hyphen that joins it to the next one; a word; any other sign alone.
 JOINERS = "'\u2019-"
 PATTERN = re.compile(rf"\w+(?:{'|'.join(JOINERS)})(?=\w)|\w+|[^\w\s]")
 SIGNS = re.compile(r"[^\w\s]")  # every mark is one of these
+STRETCH = re.compile(r"\S+")
+FILE_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # how a file writes those of `BERT`
 LEFT = ".,;:!?)]}…”»%"
 RIGHT = "([{“«¿¡$#@"
 
@@ -72,6 +75,35 @@ class MarkedTokenizer(Tokenizer):
             side: "".join(sorted(m for m in marks if counts[m] > 0 or (counts[m] == 0 and m in usual[side])))
             for side, counts in touching.items()
         }
+
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The numbers of a text, and which characters `text[start:end]` each of them stands for.
+
+        Between white space and marks nothing depends on what stands around it, so each stretch is encoded alone. The
+        pieces of a stretch share it by their lengths; an unknown stretch, and one that cleaning made longer or
+        shorter, is given whole to each of its tokens.
+        """
+        require_text(text)
+        numbers: list[int] = []
+        spans: list[tuple[int, int]] = []
+        for start, end in self.stretches(text):
+            found = self.encode(text[start:end])
+            lengths = [self.length(n) for n in found]
+            exact = sum(lengths) == end - start and 0 not in lengths
+            at = start
+            for number, length in zip(found, lengths, strict=True):
+                numbers.append(number)
+                spans.append((at, at + length) if exact else (start, end))
+                at += length
+        return numbers, spans
+
+    def stretches(self, text: str) -> Iterable[tuple[int, int]]:
+        """Where the parts of a text stand that are encoded one without the other."""
+        return ((m.start(), m.end()) for m in STRETCH.finditer(text))
+
+    def length(self, number: int) -> int:
+        """How many characters a token stands for; 0 where that is not known."""
+        return len(self.decode([number]))
 
     def join(self, words: Iterable[str]) -> str:
         """Words and marks as a text."""
@@ -202,6 +234,8 @@ class WordPieceTokenizer(MarkedTokenizer):
         lowercase: Whether capitals become small.
         left: Marks written without a space before them.
         right: Marks written without a space after them.
+        strip_accents: Whether `é` is read as `e`, and signs that are not written are passed over, as BERT does with
+            its vocabulary of small letters.
 
     References:
         - [Schuster and Nakajima, 2012](https://research.google/pubs/pub37842/)
@@ -212,13 +246,36 @@ class WordPieceTokenizer(MarkedTokenizer):
 
     def __init__(
         self, pieces: Iterable[str], special_tokens: Iterable[str] = (), *, lowercase: bool = False, left: str = LEFT,
-        right: str = RIGHT,
+        right: str = RIGHT, strip_accents: bool = False,
     ):  # fmt: skip
         self.pieces = require_names("pieces", pieces)
         if self.unknown in self.pieces:
             raise ConfigError(f"`pieces` has no {self.unknown}; give special_tokens=('unknown',) instead.")
         super().__init__(len(self.pieces), special_tokens, lowercase, left, right)
+        self.strip_accents = strip_accents
         self._tokenizer: Any = None
+
+    @classmethod
+    def from_vocabulary(cls, path: "str | Path", *, lowercase: bool = True) -> "WordPieceTokenizer":
+        """The tokenizer of a `vocab.txt` as BERT's have it: one piece per line, `[PAD]`, `[UNK]`, ... among them.
+
+        Here the special tokens come last, so the numbers are not those of the file; `order` says which is which.
+
+        Args:
+            path: The file.
+            lowercase: Whether it is a vocabulary of small letters without accents ("uncased").
+        """
+        lines = list(read_lines(path))
+        missing = [s for s in FILE_SPECIAL if s not in lines]
+        if missing:
+            raise FileFormatError(f"{Path(path).name} is not a vocabulary of BERT: it has no {', '.join(missing)}.")
+        pieces = [p for p in lines if p not in FILE_SPECIAL]
+        return cls(pieces, BERT, lowercase=lowercase, strip_accents=lowercase)
+
+    def order(self, path: "str | Path") -> list[int]:
+        """For each number of this tokenizer, the line of the `vocab.txt` it was made from: rows of an embedding."""
+        lines = {piece: number for number, piece in enumerate(read_lines(path))}
+        return [lines[p] for p in (*self.pieces, *FILE_SPECIAL)]
 
     @classmethod
     def train(
@@ -245,11 +302,15 @@ class WordPieceTokenizer(MarkedTokenizer):
             utf8(text)
         learn = learners.keras_nlp_pieces if learner == "keras_nlp" else learners.tokenizers_pieces
         pieces = learn(cleaned, vocab_size - len(special_tokens))
-        return cls(pieces, special_tokens, lowercase=lowercase, **cls.habits(cleaned))
+        marks = cls.habits(cleaned)
+        return cls(pieces, special_tokens, lowercase=lowercase, left=marks["left"], right=marks["right"])
 
     def encode(self, text: str) -> list[int]:
         text = self.clean(text, self.lowercase)
         utf8(text)
+        if self.strip_accents:
+            signs = unicodedata.normalize("NFD", text)
+            text = "".join(c for c in signs if unicodedata.category(c) not in ("Mn", "Cc", "Cf") and c != "\ufffd")
         if self._tokenizer is None:
             import keras_nlp
 
@@ -275,8 +336,20 @@ class WordPieceTokenizer(MarkedTokenizer):
                 words.append(piece)
         return self.join(words)
 
+    def stretches(self, text: str) -> Iterable[tuple[int, int]]:
+        for m in STRETCH.finditer(text):
+            start = m.start()
+            for i in range(m.start(), m.end()):
+                if is_mark(text[i]):
+                    if start < i:
+                        yield start, i
+                    yield i, i + 1
+                    start = i + 1
+            if start < m.end():
+                yield start, m.end()
+
     def label(self, number: int) -> str:
         return self.pieces[number] if 0 <= number < self.ordinary else super().label(number)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pieces": list(self.pieces)}
+        return {**super().get_config(), "pieces": list(self.pieces), "strip_accents": self.strip_accents}

@@ -1,11 +1,8 @@
-"""Scores of generated texts, and perplexity. Shapes: B batch, T time, V vocabulary.
+"""Scores of generated texts.
 
 Scores of texts take one hypothesis per reference, both strings; a reference may be a list of strings where several are
 right, such as the pronunciations of a word.
 """
-
-import keras
-from keras import ops
 
 from kerastf.errors import InputError
 
@@ -22,7 +19,7 @@ def _sacrebleu():
     return sacrebleu
 
 
-def _collect(hypotheses, references):
+def collect(hypotheses, references):
     """Hypotheses, and a list of references for each."""
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise InputError("Hypotheses and references are lists of strings. Received: a string")
@@ -60,7 +57,7 @@ def corpus_bleu(hypotheses, references):
     References:
         - [Post, 2018](https://aclanthology.org/W18-6319)
     """
-    hypotheses, references = _collect(hypotheses, references)
+    hypotheses, references = collect(hypotheses, references)
     return float(_sacrebleu().corpus_bleu(hypotheses, _columns(references)).score)
 
 
@@ -77,7 +74,7 @@ def chrf(hypotheses, references):
     References:
         - [Popović, 2015](https://aclanthology.org/W15-3049)
     """
-    hypotheses, references = _collect(hypotheses, references)
+    hypotheses, references = collect(hypotheses, references)
     return float(_sacrebleu().corpus_chrf(hypotheses, _columns(references)).score)
 
 
@@ -105,7 +102,7 @@ def exact_match(hypotheses, references):
         >>> metrics.exact_match(["a b", "c"], ["a b", "d"])
         0.5
     """
-    hypotheses, references = _collect(hypotheses, references)
+    hypotheses, references = collect(hypotheses, references)
     return sum(h in r for h, r in zip(hypotheses, references, strict=True)) / len(hypotheses)
 
 
@@ -133,7 +130,7 @@ def error_rate(hypotheses, references, *, unit="token"):
         raise InputError(f"`unit` must be 'token', 'character' or 'sequence'. Received: unit={unit!r}")
     cut = _UNITS[unit]
     errors = total = 0
-    for hypothesis, several in zip(*_collect(hypotheses, references), strict=True):
+    for hypothesis, several in zip(*collect(hypotheses, references), strict=True):
         made = cut(hypothesis)
         # Nearest by share of its length, so that a long reference is not preferred for its length.
         distance, length = min(
@@ -144,54 +141,3 @@ def error_rate(hypotheses, references, *, unit="token"):
     if total == 0:
         raise InputError("The references are all empty, so there is no rate.")
     return errors / total
-
-
-@keras.saving.register_keras_serializable("kerastf")
-class Perplexity(keras.metrics.Mean):
-    """The exponential of the mean cross-entropy over all tokens that are not padding.
-
-    `exp(sum_i -log p(y_i) / sum_i 1)`, with both sums over every token seen since the last reset: batches with more
-    padding weigh less, and the result does not depend on how tokens are batched.
-
-    Args:
-        pad_id: A target that does not count, or None.
-        name: Name of the metric.
-        dtype: Its dtype.
-
-    Call arguments:
-        y_true: Integer tensor of shape `(B, T)`.
-        y_pred: Logits of shape `(B, T, V)`.
-        sample_weight: Weights of shape `(B,)` or `(B, T)`.
-
-    Examples:
-        >>> metric = Perplexity(pad_id=0)
-        >>> metric.update_state([[1, 2, 0]], keras.ops.zeros((1, 3, 4)))
-        >>> round(float(metric.result()), 4)
-        4.0
-    """
-
-    def __init__(self, pad_id: int | None = None, name="perplexity", dtype=None):
-        super().__init__(name=name, dtype=dtype)
-        self.pad_id = pad_id
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        y_true = ops.cast(y_true, "int32")  # (B, T)
-        logits = ops.cast(y_pred, "float32")  # (B, T, V)
-        weight = ops.ones_like(y_true, dtype="float32")
-        if self.pad_id is not None:
-            kept = ops.not_equal(y_true, self.pad_id)
-            weight = ops.cast(kept, "float32")
-            y_true = ops.where(kept, y_true, 0)  # a padding number need not be a token
-        if sample_weight is not None:
-            sample_weight = ops.cast(sample_weight, "float32")
-            extra = len(weight.shape) - len(sample_weight.shape)
-            weight = weight * ops.reshape(sample_weight, (*ops.shape(sample_weight), *([1] * extra)))
-        entropy = keras.losses.sparse_categorical_crossentropy(y_true, logits, from_logits=True)  # (B, T)
-        # Flat, because Keras would take the mean over T first, and a token of a long batch would weigh less.
-        return super().update_state(ops.reshape(entropy, (-1,)), ops.reshape(weight, (-1,)))
-
-    def result(self):
-        return ops.exp(super().result())
-
-    def get_config(self):
-        return {"name": self.name, "dtype": self.dtype, "pad_id": self.pad_id}

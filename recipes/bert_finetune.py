@@ -72,7 +72,9 @@ def draw(items, count, seed):
 def fit(model, batches, options):
     steps = options.epochs * len(batches)
     optimizer = keras.optimizers.AdamW(schedule(options.rate, steps), weight_decay=0.01)
-    model.compile(training.layer_rates(model, optimizer, decay=options.decay) if options.decay < 1 else optimizer)
+    if options.decay < 1:
+        optimizer = training.layer_rates(model, optimizer, decay=options.decay)
+    model.compile(optimizer, jit_compile=False)  # so few steps are sooner done than compiled
     model.fit(batches, epochs=options.epochs, verbose=0, shuffle=False)
 
 

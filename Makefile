@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-peers lint format docs clean
+.PHONY: help demo test test-slow test-peers lint format docs docs-serve clean
 
 help:  ## What each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -42,7 +42,11 @@ format: $(VENV)/installed  ## Put the code into form
 
 docs: $(VENV)/installed  ## Build the site, strictly
 	$(BIN)/python -m pip install --quiet -e '.[docs]'
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/installed  ## Serve the site, rebuilt as pages change
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) $(VENV)-peers site demo build dist *.egg-info

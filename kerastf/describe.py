@@ -88,7 +88,7 @@ def info(id: str, kind: str | None = None) -> Info:
         summary=entry.manifest.get("summary") or (inspect.getdoc(cls) or "").partition("\n")[0],
         origin=entry.owner,
         supports=sorted(getattr(cls, "supports", ())),
-        options=_options(cls),
+        options=option_texts(cls),
         presets=presets,
         parameters={p: count_parameters(f"{entry.id}.{p}") for p, o in presets.items() if "vocab_size" in o},
         references=_references(cls),
@@ -115,7 +115,8 @@ def find(id: str, kind: str | None) -> Any:
     )
 
 
-def _options(cls: type) -> dict[str, str]:
+def option_texts(cls: type) -> dict[str, str]:
+    """By option: what it takes and its default, in words."""
     import typing
 
     hints = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
@@ -136,6 +137,14 @@ def _options(cls: type) -> dict[str, str]:
 def _references(cls: type) -> list[str]:
     section = re.search(r"^References:\n(.*)", inspect.getdoc(cls) or "", re.S | re.M)
     return [f"{name}: {link}" for name, link in re.findall(r"\[(.+?)\]\((.+?)\)", section.group(1))] if section else []
+
+
+def preset_parameters(entry: Any, preset: str, vocab_size: int = 10_000) -> str:
+    """How many weights a preset has, in words; one that leaves the vocabulary open is counted with `vocab_size`."""
+    options = registry.presets(entry)[preset]
+    open_size = "vocab_size" in config.options_of(registry.resolve("model", entry.id)) and "vocab_size" not in options
+    count = count_parameters(f"{entry.id}.{preset}", **({"vocab_size": vocab_size} if open_size else {}))
+    return f"{count:,}" + (f" with {vocab_size:,} tokens" if open_size else "")
 
 
 def count_parameters(id: str, **options: Any) -> int:

@@ -27,7 +27,7 @@ def main():
     parser.add_argument(
         "--positions", default="sinusoidal,learned,rotary,alibi,none", help="position blocks to compare"
     )
-    parser.add_argument("--epochs", type=int, default=8, help="epochs each (8)")
+    parser.add_argument("--epochs", type=int, default=12, help="epochs each (12)")
     options = parser.parse_args()
     tokenizer = CharacterTokenizer(string.ascii_lowercase, special_tokens=SPECIAL)
     cases = [("seq2seq", {"dim": 48, "units": 96})]

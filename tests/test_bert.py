@@ -52,7 +52,9 @@ def test_every_weight_is_counted():
 
 @pytest.mark.parametrize("head", [h for h in HEADS if h != "pretraining"])  # the default's is tested with the others'
 def test_contract_with(head):
-    check_model("bert", head={"name": head, **HEADS[head]})
+    check_model(
+        "bert", head={"name": head, **HEADS[head]}, only=["shapes", "gradients", "padding", "precision", "save", "fit"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,6 @@ def test_fill_mask(speaker):
     assert len(both) == 2 and [len(b) for b in both] == [3, 3]
     assert speaker.fill_mask("the [MASK] sat [MASK]", k=11)[0][:3] == both[0]
     assert sum(p for _, p in speaker.fill_mask("[MASK]", k=11)[0]) == pytest.approx(1)
-    row = [7 + 1, 0, 9 + 1, 3, 9]  # [CLS] the [MASK] sat [SEP]
     row = [speaker.tokenizer.class_id, 0, speaker.tokenizer.mask_id, 3, speaker.tokenizer.separator_id]
     logits = numpy(speaker(np.array([row]))["masked_tokens"])[0, 2]
     assert speaker.fill_mask("the [MASK] sat", k=1)[0][0][0] == speaker.tokenizer.label(int(logits.argmax()))
@@ -230,10 +231,9 @@ def test_fill_mask(speaker):
 
 
 def test_embed(speaker):
-    texts = ["the cat sat.", "the dog", "", "the cat sat on on the the dog. the dog ran. the cat"]
-    with pytest.raises(InputError):
-        speaker.embed(texts + [3])
-    texts[3] = "the cat sat the dog. the dog ran. the cat the cat the cat"  # 14 words for 12 positions: cut
+    texts = ["the cat sat.", "the dog", "", "the cat sat the dog. the dog ran. the cat the cat"]  # 14 words: cut
+    with pytest.raises(InputError, match="A tokenizer encodes one string. Received: 3"):
+        speaker.embed([*texts, 3])
     vectors = speaker.embed(texts, batch_size=2)
     assert vectors.shape == (4, 16) and vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
@@ -283,12 +283,3 @@ def test_learns_both_tasks_in_one_fit():
         with_head.evaluate({"tokens": tokens, "segments": segments}, real, verbose=0, return_dict=True)["accuracy"]
         > 0.9
     )
-
-
-def test_mixed_precision_trains():
-    model = kerastf.create_model("bert", **TINY, dtype="mixed_bfloat16")
-    model.compile("adamw")
-    x = {"tokens": TOKENS, "segments": SEGMENTS, "masked_positions": np.array([[1, 2], [1, 0]], "int32")}
-    y = {"masked_tokens": np.array([[5, 6], [7, -1]]), "next_sentence": np.array([0, 1])}
-    history = model.fit(x, y, epochs=5, verbose=0).history["loss"]
-    assert history[-1] < history[0]

@@ -229,7 +229,7 @@ class Model(keras.Model):
             part.enable_lora(rank, lora_alpha=alpha)
         self._adapted = True
         self.compiled = False  # an optimizer made before would know none of the new weights
-        return [part.path for part in chosen]
+        return sorted(part.path for part in chosen)
 
     def get_compile_config(self):
         if self._adapted:

@@ -1,0 +1,98 @@
+"""The site's own code: equations become MathML, every name gets its page, a broken plugin breaks nothing."""
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from kerastf import registry
+
+pytest.importorskip("mkdocs")
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "_site"))
+import equations
+import reference
+
+ENTRIES = list(registry.entries())
+
+
+def text_of(element):
+    """What a reader sees, with the structure of scripts and fractions in brackets."""
+    tag = element.tag.rpartition("}")[2]
+    parts = [text_of(child) for child in element]
+    if tag in ("msub", "msup", "mfrac"):
+        sign = {"msub": "_", "msup": "^", "mfrac": "/"}[tag]
+        return f"({parts[0]}{sign}{parts[1]})"
+    if tag == "msubsup":
+        return f"({parts[0]}_{parts[1]}^{parts[2]})"
+    if tag == "msqrt":
+        return f"root({''.join(parts)})"
+    return (element.text or "").strip() + "".join(parts)
+
+
+@pytest.mark.parametrize(
+    "text, seen",
+    [
+        ("h_t = tanh(W x_t + b)", "(h_t)=tanh(W(x_t)+b)"),
+        ("softmax(Q K^T / sqrt(D)) V", "softmax((Q(K^T)/root(D)))V"),
+        ("y = (a + b) / (c d)", "y=(a+b/cd)"),
+        ("y = W2 act(W1 x)", "y=(W_2)act((W_1)x)"),
+        ("g * x", "g⊙x"),
+        ("|x|^2 + epsilon", "(|x|^2)+ε"),
+        ("s_{t-1}^T k", "(s_t−1^T)k"),
+        ("base^(2i/C)", "(base^(2i/C))"),
+        ("x + gated_conv(x)", "x+gated conv(x)"),
+    ],
+)
+def test_equations(text, seen):
+    element = ElementTree.fromstring(equations.mathml(text))
+    assert text_of(element) == seen
+    assert element.get("alttext") == text
+
+
+@pytest.mark.parametrize("text", ["y = (x", "y = x)", "a /", "x_", "sqrt x", "y = |x"])
+def test_what_is_no_equation(text):
+    with pytest.raises(equations.NotAnEquation):
+        equations.mathml(text)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: f"{e.kind}:{e.id}")
+def test_equations_of_docstrings_are_drawn(entry):
+    doc = reference.docstring_sections(inspect.getdoc(registry.resolve(entry.kind, entry.id)))[""]
+    for code in re.findall(r"`([^`]+)`", doc):
+        code = re.sub(r"\s+", " ", code)
+        if reference.is_equation(code):
+            ElementTree.fromstring(equations.mathml(code))
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.kind != "model"], ids=lambda e: f"{e.kind}:{e.id}")
+def test_page_of_a_block(entry):
+    text = reference.page(entry)
+    for name in reference.describe.option_texts(registry.resolve(entry.kind, entry.id)):
+        row = re.search(rf"^\| `{name}` \|.*\| (.*) \|$", text, re.M)
+        assert row and row.group(1).strip(), f"{entry.id}: the option {name} has no text"
+    assert f"kerastf check {entry.id}" in text
+
+
+def test_page_of_a_model(monkeypatch):
+    monkeypatch.setattr(reference.describe, "preset_parameters", lambda entry, name: "17")
+    text = reference.page(registry.find("model", "gpt"))
+    assert "| `gpt.nano` | 17 | num_layers=3, num_heads=3, dim=48 |" in text
+    assert "| `attention` | one per layer, of kind [attention](../index.md#attention) | `multi_head` |" in text
+
+
+def test_a_broken_plugin_gives_a_page_that_says_so(monkeypatch):
+    def fail(kind, id):
+        raise ImportError("no module named nowhere")
+
+    monkeypatch.setattr(reference.registry, "resolve", fail)
+    text = reference.page(ENTRIES[0])
+    assert "This plugin does not load" in text and "no module named nowhere" in text
+
+
+def test_the_index_names_everything():
+    text = reference.index()
+    for entry in ENTRIES:
+        assert f"[`{entry.id}`]({entry.kind}/{entry.id}.md)" in text

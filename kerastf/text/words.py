@@ -280,7 +280,8 @@ class WordPieceTokenizer(MarkedTokenizer):
             utf8(text)
         learn = learners.keras_nlp_pieces if learner == "keras_nlp" else learners.tokenizers_pieces
         pieces = learn(cleaned, vocab_size - len(special_tokens))
-        return cls(pieces, special_tokens, lowercase=lowercase, **cls.habits(cleaned))
+        habits = cls.habits(cleaned)
+        return cls(pieces, special_tokens, lowercase=lowercase, left=habits["left"], right=habits["right"])
 
     def encode(self, text: str) -> list[int]:
         text = self.clean(text, self.lowercase)

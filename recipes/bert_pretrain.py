@@ -2,8 +2,10 @@
 
 Command:  python recipes/bert_pretrain.py                                     (generated stories)
           python recipes/bert_pretrain.py --text train.txt.gz --vocab 4000    (an article collection such as WikiText-2)
-Minutes:  TODO
-Expected: TODO
+Minutes:  5 on two busy cores
+Expected: masked tokens: loss 1.253; by frequency 4.061, at random 6.306. Next sentence: loss 0.678; at random 0.693.
+          These are 900 steps, in which the sentences' patterns are learnt and the topics hardly: the second task needs
+          more of them (see docs/lab.md).
 """
 
 import argparse

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import kerastf
-from kerastf import metrics, training
+from kerastf import data, metrics, text, training
 from kerastf.errors import InputError
 
 # Sentences and their entities, as the CoNLL script reads them.
@@ -64,6 +64,61 @@ def test_answer_scores_are_means():
     found = metrics.answer_scores([a for a, *_ in ANSWERS], [w for _, w, *_ in ANSWERS])
     assert found["exact_match"] == pytest.approx(np.mean([e for *_, e, _ in ANSWERS]))
     assert found["f1"] == pytest.approx(np.mean([f for *_, f in ANSWERS]))
+
+
+# --- from batches to scores, with the model
+
+WORDS = ["the", "cat", "##s", "sat", "on", "mat", "dog", "."]
+PIECES = text.WordPieceTokenizer(WORDS, text.BERT)
+
+
+@pytest.fixture(scope="module")
+def bert():
+    keras.utils.set_random_seed(1)
+    sizes = {"max_length": 16, "dim": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
+    return kerastf.create_model("bert", tokenizer=PIECES, vocab_size=PIECES.vocab_size, head="pretraining", **sizes)
+
+
+SIZES = {"batch_size": 4, "max_length": 16}
+LINES = ["the cat sat on the mat .", "the dogs sat .", "the mats ."]
+
+
+def test_both_pretraining_tasks_in_one_fit(bert):
+    bert.compile("adamw", run_eagerly=True)
+    history = bert.fit(data.sentence_pairs([LINES, LINES[::-1]], PIECES, **SIZES), verbose=0, shuffle=False).history
+    assert {"loss", "masked_tokens_loss", "next_sentence_loss"} <= set(history)
+    assert history["loss"][0] == pytest.approx(
+        history["masked_tokens_loss"][0] + history["next_sentence_loss"][0], rel=1e-4
+    )
+    assert all(np.isfinite(v[0]) for v in history.values())
+
+
+def test_masked_text_fits_its_head(bert):
+    model = bert.with_head("masked_language_model")
+    model.compile("adamw", run_eagerly=True)
+    assert np.isfinite(model.fit(data.masked_text(LINES, PIECES, **SIZES), verbose=0, shuffle=False).history["loss"][0])
+
+
+def test_classes_tags_and_answers_fit_their_heads(bert):
+    model = bert.with_head("classifier", num_classes=2)
+    model.compile("adamw", run_eagerly=True)
+    model.fit(data.labelled(LINES, [0, 1, 1], PIECES, **SIZES), verbose=0, shuffle=False)
+    assert model.predict(data.labelled(LINES, None, PIECES, **SIZES), verbose=0).shape == (3, 2)
+    words = [line.split() for line in LINES]
+    model = bert.with_head("tagger", num_classes=3)
+    model.compile("adamw", run_eagerly=True)
+    model.fit(data.tagged(words, [[0] * len(w) for w in words], PIECES, **SIZES), verbose=0, shuffle=False)
+    found = model.predict(data.tagged(words, None, PIECES, **SIZES), verbose=0)
+    tags = data.word_tags(found, words, PIECES, classes=["O", "B-X", "I-X"])
+    assert [len(t) for t in tags] == [len(w) for w in words]
+    assert metrics.entity_scores(tags, tags)["support"] == sum(len(metrics.entities(t)) for t in tags)
+    records = [{"question": "the cat", "context": " ".join(LINES), "answers": [{"text": "mat", "answer_start": 19}]}]
+    model = bert.with_head("span")
+    model.compile("adamw", run_eagerly=True)
+    model.fit(data.questions(records, PIECES, stride=4, **SIZES), verbose=0, shuffle=False)
+    found = model.predict(data.questions(records, PIECES, stride=4, answers=False, **SIZES), verbose=0)
+    (answer,) = data.answers(found, records, PIECES, max_length=16, stride=4)
+    assert answer["text"] and answer["text"] == records[0]["context"][answer["start"] : answer["end"]]
 
 
 # --- learning rates

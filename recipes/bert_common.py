@@ -3,6 +3,7 @@
 import re
 
 import keras
+import numpy as np
 
 from kerastf import text
 
@@ -46,6 +47,20 @@ def schedule(rate, steps, warmup=0.1):
     return keras.optimizers.schedules.CosineDecay(
         0.0, max(1, steps - first), warmup_target=rate, warmup_steps=first, alpha=0.0
     )
+
+
+class Fixed(keras.utils.PyDataset):
+    """The batches of one pass over a data set, the same in each epoch: masks to validate on."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = [keras.tree.map_structure(np.asarray, b) for b in batches]
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
 
 
 def from_scratch(model, head, **options):

@@ -75,7 +75,7 @@ def fit(model, batches, options):
     optimizer = keras.optimizers.AdamW(schedule(options.rate, steps), weight_decay=0.01)
     if options.decay < 1:
         optimizer = training.layer_rates(model, optimizer, decay=options.decay)
-    model.compile(optimizer, jit_compile=False)  # so few steps are sooner done than compiled
+    model.compile(optimizer)
     model.fit(batches, epochs=options.epochs, verbose=0, shuffle=False)
 
 

@@ -14,7 +14,7 @@ import time
 
 import keras
 import numpy as np
-from bert_common import documents, schedule
+from bert_common import Fixed, documents, schedule
 from common import Clock, report
 
 import kerastf
@@ -63,13 +63,13 @@ def main():
     )  # fmt: skip
     sizes = {"batch_size": options.batch, "max_length": options.max_length}
     train = data.sentence_pairs(known, tokenizer, seed=1, **sizes)
-    valid = data.sentence_pairs(held, tokenizer, shuffle=False, seed=2, **sizes).cache()  # the same masks each time
+    valid = Fixed(data.sentence_pairs(held, tokenizer, shuffle=False, seed=2, **sizes))
     model = kerastf.create_model(
         options.model, tokenizer=tokenizer, vocab_size=tokenizer.vocab_size, max_length=options.max_length,
         dim=options.dim, num_heads=options.heads, norm_order=options.norm_order, dropout=options.dropout,
         initializer_std=options.dim**-0.5, head="pretraining",
     )  # fmt: skip
-    steps = int(train.cardinality())
+    steps = len(train)
     unigram, uniform = chances(data.sentence_pairs(known, tokenizer, seed=1, **sizes), valid, tokenizer.vocab_size)
     print(
         f"{options.model}: {model.count_params():,} parameters, {tokenizer.vocab_size} tokens, {len(known)} documents, "

@@ -5,10 +5,10 @@ Minutes:  30 on two cores with some fifteen other jobs on them; not measured on 
 Expected: accuracy on new sentences, mean and deviation of three seeds: pre-trained 100.0 ± 0.0 %, scratch 92.0 ± 2.2 %;
           of the words that may be noun or verb: 100.0 ± 0.0 % against 90.1 ± 6.6 %
 
-The task is the part of speech of each word in generated sentences (`kerastf.data.tagged_sentences`), ten labelled sentences only;
-ten of the words are nouns or verbs by context. Pre-training sees other sentences, without their tags. Both models read
-characters, have the same size and see the same labels: one keeps the language model's weights and learns its mix and
-its head, the other learns everything from the labels.
+The task is the part of speech of each word in generated sentences (`kerastf.data.tagged_sentences`), ten labelled
+sentences only; ten of the words are nouns or verbs by context. Pre-training sees other sentences, without their tags.
+Both models read characters, have the same size and see the same labels: one keeps the language model's weights and
+learns its mix and its head, the other learns everything from the labels.
 """
 
 import argparse

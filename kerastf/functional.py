@@ -346,10 +346,10 @@ def resize_grid(table, old, new, *, method="bicubic"):
         method: `"bicubic"` or `"bilinear"`.
 
     Returns:
-        `(h' w', C)`; the table itself where the grids are equal.
+        `(h' w', C)`; a copy of the table where the grids are equal.
     """
     if tuple(old) == tuple(new):
-        return table
+        return ops.copy(table)
     grid = ops.reshape(ops.cast(table, "float32"), (1, *old, -1))
     grid = ops.image.resize(grid, tuple(new), interpolation=method, data_format="channels_last")
     return ops.cast(ops.reshape(grid, (new[0] * new[1], -1)), table.dtype)

@@ -28,7 +28,7 @@ def wikitext(path):
             article += line.count("=") == 2
             heading = match[2]
             found.append((article, heading, []))
-        elif line and found:
+        elif clean(line) and found:
             found[-1][2].append(clean(line))
     return [section for section in found if section[2]]
 

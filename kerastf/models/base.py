@@ -300,7 +300,7 @@ class Model(keras.Model):
         own = {id(w) for w in new.task_weights()}
         for weight in new.weights:
             if id(weight) not in own:
-                weight.assign(body[weight.path])
+                weight.assign(ops.copy(body[weight.path]))  # JAX would share the array, and training gives it away
         return new
 
     def save(self, filepath, overwrite=True, **kwargs):

@@ -356,7 +356,7 @@ class ViT(Model):
         for weight in new.weights:
             old = own[weight.path]
             if tuple(old.shape) == tuple(weight.shape):
-                weight.assign(old)
+                weight.assign(ops.copy(old))  # JAX would share the array, and training gives it away
         if isinstance(self.position, Learned):
             lead = int(self.options["class_token"])
             table = ops.convert_to_tensor(self.position.table)

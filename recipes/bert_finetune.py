@@ -3,9 +3,10 @@
 Command:  python recipes/bert_finetune.py --model bert.keras                       (topics of generated stories)
           python recipes/bert_finetune.py --model wiki.keras --text train.txt.gz   (sections of WikiText articles)
           python recipes/bert_finetune.py --model wiki.keras --squad xquad.en.json (spans that answer questions)
-Minutes:  about 1 per seed on two busy cores
-Expected: nothing yet: after the 900 steps of bert_pretrain.py's defaults the body knows no topics, and fine-tuning is
-          not better than training from scratch (docs/lab.md). Pre-train for longer.
+Minutes:  1 to 4 for five seeds on a GPU through JAX
+Expected: mean and deviation over seeds, fine-tuned against from scratch, after bert_pretrain.py as its header says:
+          topics, 4 labels a class: 1.000 ± 0.000 against 0.288 ± 0.054; sections, `--per-class 8`: 0.654 ± 0.022
+          against 0.361 ± 0.027; F1 of answers, `--seeds 3 --epochs 10`: 0.077 ± 0.012 against 0.056 ± 0.003
 
 Topics: which of eight topics a sentence is about. Sections: under which heading a paragraph stands. The pre-trained
 model comes from bert_pretrain.py, which never sees a label.

@@ -30,7 +30,7 @@ SIZES = {
 }
 TRAINING = {
     "digits": {"epochs": 100, "batch": 64, "rate": 3e-3, "shift": 1, "flip": False, "drop_path": 0.1},
-    "fashion-mnist": {"epochs": 100, "batch": 512, "rate": 2e-3, "shift": 2, "flip": True, "drop_path": 0.05},
+    "fashion-mnist": {"epochs": 120, "batch": 512, "rate": 3e-3, "shift": 2, "flip": True, "drop_path": 0.1},
     "mnist": {"epochs": 60, "batch": 512, "rate": 2e-3, "shift": 2, "flip": False, "drop_path": 0.0},
     "cifar10": {"epochs": 200, "batch": 512, "rate": 2e-3, "shift": 4, "flip": True, "drop_path": 0.05},
 }

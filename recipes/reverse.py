@@ -2,7 +2,7 @@
 
 Command:  python recipes/reverse.py
 Minutes:  3 to 4 for each model on two cores, 1 to 2 on a GPU through JAX
-Expected: all right at lengths 3 to 8 for seq2seq and for positions that tell places apart (sinusoidal, learned, rotary);
+Expected: all right at lengths 3 to 8 for seq2seq and for sinusoidal, learned and rotary positions;
           longer words as in docs/translation.md
 """
 

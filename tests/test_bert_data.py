@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kerastf import data, pretraining, text
+from kerastf import data, text
+from kerastf.data import pretraining
+from kerastf.data.masking import trim
 from kerastf.errors import ConfigError, FileFormatError, InputError
-from kerastf.masking import trim
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LETTER = text.CharacterTokenizer(LETTERS, special_tokens=text.BERT)

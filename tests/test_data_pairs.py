@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerastf import data, text
+from kerastf.data.generated import DATE_FORMATS, write_date
 from kerastf.errors import ConfigError, FileFormatError, InputError
-from kerastf.generated import DATE_FORMATS, write_date
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = text.CharacterTokenizer(LETTERS, special_tokens=("pad", "start", "end"))

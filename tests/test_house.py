@@ -20,8 +20,6 @@ ROOT = Path(kerastf.__file__).parent
 STOREYS = [
     {"errors"}, {"plugins"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
     {"functional", "compat", "text", "checkpoint"}, {"vectors"}, {"blocks"}, {"decoding"}, {"models"},
-    {"generated", "images", "parallel", "batching", "sentences", "windows"}, {"masking"},
-    {"pretraining", "labelled", "questions"},
     {"bilm_files", "describe", "data", "metrics", "plots", "testing", "training"}, {"demo"}, {"cli"},
 ]  # fmt: skip
 HEIGHT = {name: level for level, names in enumerate(STOREYS) for name in names}
@@ -59,7 +57,7 @@ def test_no_model_imports_another():
 
 
 def test_tensor_code_is_keras_ops_only():
-    allowed = {"compat.py", "data.py", "parallel.py", "windows.py", "batching.py"}
+    allowed = {"compat.py", "language.py", "parallel.py", "neighbours.py", "batching.py"}
     for path in ROOT.rglob("*.py"):
         if path.name in allowed:
             continue

@@ -219,7 +219,7 @@ def test_a_seed_reproduces_the_stream_and_epochs_differ():
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr("kerastf.windows.CHUNK", 2**12)
+    monkeypatch.setattr("kerastf.data.neighbours.CHUNK", 2**12)
     peaks = []
     for count in (2_500, 15_000):
         path = tmp_path / f"{count}.txt"

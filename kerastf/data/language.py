@@ -1,24 +1,10 @@
-"""Data: text and images to batches, and an embedded corpus that needs no network. Shapes: B batch, T time."""
+"""An embedded corpus that needs no network, and batches for language models. Shapes: B batch, T time."""
 
 import random
 
 import numpy as np
 
 from kerastf.errors import InputError
-from kerastf.generated import analogies, dates, reversals, stories
-from kerastf.images import ImageBatches, read_images
-from kerastf.labelled import labelled, tagged, word_tags
-from kerastf.masking import mask_tokens, pack
-from kerastf.parallel import pairs, read_pairs, split
-from kerastf.pretraining import masked_text, sentence_pairs
-from kerastf.questions import answers, questions, read_squad
-from kerastf.sentences import TAGS, tagged_sentences, two_senses
-from kerastf.windows import keep_probabilities, windows
-
-__all__ = ["TAGS", "ImageBatches", "analogies", "answers", "corpus", "dates", "keep_probabilities", "labelled",
-           "mask_tokens", "masked_text", "next_token", "pack", "pairs", "questions", "read_images", "read_pairs",
-           "read_squad", "reversals", "sentence_pairs", "split", "stories", "tagged", "tagged_sentences", "two_senses",
-           "windows", "word_tags"]  # fmt: skip
 
 _NOUNS = ("baker", "miller", "sailor", "teacher", "gardener", "painter", "doctor", "farmer")
 _THINGS = ("bread", "flour", "a boat", "a book", "a rose", "a picture", "a pill", "a cow")

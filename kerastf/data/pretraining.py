@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from kerastf import text
-from kerastf.batching import Batches, Stream, dataset, require_number, require_tokenizer
+from kerastf.data.batching import Batches, Stream, dataset, require_number, require_tokenizer
+from kerastf.data.masking import mask_tokens, pack_tokens, pad_rows, slots_of
 from kerastf.errors import InputError
-from kerastf.masking import mask_tokens, pack_tokens, pad_rows, slots_of
 
 
 def _check(batch_size, max_length, mask_rate, least):

@@ -3,9 +3,9 @@
 import numpy as np
 
 from kerastf import text
-from kerastf.batching import Batches, dataset, require_number, require_tokenizer
+from kerastf.data.batching import Batches, dataset, require_number, require_tokenizer
+from kerastf.data.masking import pack, pack_tokens, pad_rows
 from kerastf.errors import InputError
-from kerastf.masking import pack, pack_tokens, pad_rows
 
 
 def _numbers(labels, classes, what):

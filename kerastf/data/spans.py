@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from kerastf import text
-from kerastf.batching import Batches, dataset, require_number, require_tokenizer
+from kerastf.data.batching import Batches, dataset, require_number, require_tokenizer
+from kerastf.data.masking import pack_tokens, pad_rows
 from kerastf.errors import FileFormatError, InputError
-from kerastf.masking import pack_tokens, pad_rows
 
 
 class Window(NamedTuple):

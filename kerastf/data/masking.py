@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from kerastf import text
-from kerastf.batching import require_number, require_tokenizer
+from kerastf.data.batching import require_number, require_tokenizer
 from kerastf.errors import InputError
 
 

@@ -1,6 +1,7 @@
 """Saved models: load them safely, look into them without TensorFlow or their plugins, write them atomically."""
 
 import contextlib
+import io
 import json
 import os
 import tempfile
@@ -156,6 +157,48 @@ def _read_json(archive: zipfile.ZipFile, path: Path, member: str) -> dict[str, A
     return found
 
 
+class _Section(io.RawIOBase):
+    """A part of a file as a file of its own."""
+
+    def __init__(self, file: Any, start: int, size: int):
+        self.file, self.start, self.size, self.at = file, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.at = max(0, offset + (0, self.at, self.size)[whence])
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def readinto(self, buffer: Any) -> int:
+        self.file.seek(self.start + self.at)
+        found = self.file.read(max(0, min(len(buffer), self.size - self.at)))
+        buffer[: len(found)] = found
+        self.at += len(found)
+        return len(found)
+
+
+@contextlib.contextmanager
+def _stored(archive: zipfile.ZipFile, path: Path, name: str) -> Iterator[Any]:
+    """A member to seek in. One that is not compressed is read in place: a zip stream begins anew at each seek back."""
+    member = archive.getinfo(name)
+    if member.compress_type != zipfile.ZIP_STORED:
+        with archive.open(name) as stream:
+            yield stream
+        return
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)  # the lengths of name and extra field, after which the data begin
+        lengths = file.read(4)
+        skip = int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+        yield io.BufferedReader(_Section(file, member.header_offset + 30 + skip, member.file_size))
+
+
 def _weight_shapes(archive: zipfile.ZipFile, path: Path) -> dict[str, tuple[int, ...]]:
     import h5py
 
@@ -166,7 +209,7 @@ def _weight_shapes(archive: zipfile.ZipFile, path: Path) -> dict[str, tuple[int,
             found[name.replace("/vars/", "/")] = tuple(item.shape)
 
     try:
-        with archive.open("model.weights.h5") as stream, h5py.File(stream, "r") as weights:
+        with _stored(archive, path, "model.weights.h5") as stream, h5py.File(stream, "r") as weights:
             weights.visititems(note)
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise FileFormatError(f"{path.name}: the weights are damaged ({error}).") from None
@@ -189,6 +232,9 @@ def load_model(path: "str | Path", *, plugins: str | Collection[str] = "all", co
         PluginError: It needs a plugin that is missing, or not allowed.
     """
     saved = inspect(path)
+    with _open(Path(path)) as archive, archive.open("model.weights.h5") as stream:
+        while stream.read(2**20):  # to the end, where the checksum is compared
+            pass
     with only(plugins), registry.claims(saved.provenance):
         try:
             registry.resolve("model", saved.model)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-peers lint format docs docs-serve clean
+.PHONY: help demo test test-slow test-peers test-site lint format docs docs-serve clean
 
 help:  ## What each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -21,7 +21,7 @@ demo: $(VENV)/installed  ## Train a small GPT on embedded text, sample, save, lo
 	$(BIN)/kerastf demo
 
 test: lint  ## The fast suite
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not slow and not peers'
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not slow and not peers and not site'
 
 test-slow: $(VENV)/installed  ## Long trainings
 	$(BIN)/python -m pytest -m slow
@@ -30,6 +30,10 @@ test-peers: $(VENV)/installed  ## Beside Hugging Face and PyTorch, in an environ
 	$(PYTHON) -m venv $(VENV)-peers
 	$(VENV)-peers/bin/python -m pip install --quiet -e '.[dev,peers]'
 	$(VENV)-peers/bin/python -m pytest -m peers
+
+test-site: docs  ## The built site in Chromium
+	$(BIN)/python -m pip install --quiet playwright
+	$(BIN)/python -m pytest -m site tests/test_browser.py
 
 lint: $(VENV)/installed  ## ruff and the type checker
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 from kerastf import functional
-from kerastf.blocks import attention, feedforward, head, norm, position
+from kerastf.blocks import alignment, attention, feedforward, head, norm, position
 from kerastf.blocks.window import Window
 from kerastf.testing.subjects import shake
 
@@ -119,7 +119,7 @@ def test_multi_head_with_a_context():
 
 
 def test_bahdanau():
-    block = built(attention.Bahdanau(units=3), X, CONTEXT)
+    block = built(alignment.Bahdanau(units=3), X, CONTEXT)
     q, k, v = dense(block.of_query, X), dense(block.of_key, CONTEXT), numpy(block.vector)
     mean = slow_attention(
         q[:, :, None],
@@ -132,13 +132,13 @@ def test_bahdanau():
 
 
 def test_luong():
-    block = built(attention.Luong(score="general"), X, CONTEXT)
+    block = built(alignment.Luong(score="general"), X, CONTEXT)
     w = numpy(block.of_query.kernel)
     mean = slow_attention(
         X[:, :, None], CONTEXT[:, :, None], CONTEXT[:, :, None], lambda h, t, s, a, b: a @ w @ b, lambda b, t, s: True
     )
     np.testing.assert_allclose(numpy(block(X, CONTEXT)), mean[:, :, 0], atol=1e-5)
-    dot = built(attention.Luong(score="dot"), X)
+    dot = built(alignment.Luong(score="dot"), X)
     mean = slow_attention(*(X[:, :, None],) * 3, lambda h, t, s, a, b: a @ b, lambda b, t, s: s <= t)
     np.testing.assert_allclose(numpy(dot(X, causal=True)), mean[:, :, 0], atol=1e-5)
 

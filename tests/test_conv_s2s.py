@@ -207,8 +207,8 @@ def test_a_source_as_long_as_the_positions(model):
         ({"kernel_size": 0}, "`kernel_size` must be at least 1. Received: kernel_size=0"),
         ({"channels": -2}, "`channels` must be at least 1. Received: channels=-2"),
         ({"dropout": 1.0}, "`dropout` must be in [0, 1). Received: dropout=1.0"),
-        ({"position": "rotary"}, "position `rotary` does not support embeddings. Those that do: `learned`, `none`, `sinusoidal`."),
-        ({"position": "alibi"}, "position `alibi` does not support embeddings. Those that do: `learned`, `none`, `sinusoidal`."),
+        ({"position": "rotary"}, "position `rotary` does not support embeddings. Those that do: `learned`, `none`, `sinusoidal`, `sinusoidal_2d`."),
+        ({"position": "alibi"}, "position `alibi` does not support embeddings. Those that do: `learned`, `none`, `sinusoidal`, `sinusoidal_2d`."),
     ],
     ids=str,
 )  # fmt: skip

@@ -37,7 +37,8 @@ def test_patterns(pattern, want):
 
 
 def test_listing_by_kind():
-    assert set(kerastf.list_blocks(kind="position")) == {"none", "learned", "sinusoidal", "rotary", "alibi"}
+    found = {"none", "learned", "sinusoidal", "rotary", "alibi", "sinusoidal_2d", "relative_2d"}
+    assert set(kerastf.list_blocks(kind="position")) == found
     with pytest.raises(UnknownNameError, match="Did you mean `position`?"):
         kerastf.list_blocks(kind="postion")
 

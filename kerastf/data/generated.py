@@ -180,7 +180,7 @@ def analogies(count=4000, seed=0):
         >>> from kerastf import data
         >>> sentences, questions = data.analogies(2, seed=1)
         >>> sentences
-        ['the streets in rome smell of pasta', 'a grammar of spanish has a page on guitars']
+        ['poems in greek praise temples', 'the streets in lisbon smell of sardines']
         >>> questions[0]
         ('france', 'paris', 'italy', 'rome')
     """

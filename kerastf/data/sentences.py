@@ -52,7 +52,7 @@ def two_senses(count, *, seed=0):
     Examples:
         >>> from kerastf import data
         >>> data.two_senses(1, seed=3)
-        [('two swans drifted across the water to the bank covered with mud', 'river')]
+        [('her lawyer brought her savings back to the bank to pay a loan', 'money')]
     """
     if count < 1:
         raise InputError(f"`count` must be at least 1. Received: count={count}")
@@ -84,7 +84,7 @@ def tagged_sentences(count, *, seed=0):
         >>> from kerastf import data
         >>> words, tags = data.tagged_sentences(1, seed=3)[0]
         >>> [(word, data.TAGS[tag]) for word, tag in zip(words, tags)][:2]
-        [('this', 'determiner'), ('clever', 'adjective')]
+        [('a', 'determiner'), ('noisy', 'adjective')]
     """
     if count < 1:
         raise InputError(f"`count` must be at least 1. Received: count={count}")

@@ -96,3 +96,14 @@ def test_the_index_names_everything():
     text = reference.index()
     for entry in ENTRIES:
         assert f"[`{entry.id}`]({entry.kind}/{entry.id}.md)" in text
+
+
+def test_equations_of_lessons_are_drawn_and_code_is_left_alone():
+    class Page:
+        class file:
+            src_uri = "course/01-rnn.md"
+
+    text = "So `h_t = tanh(x)`.\n\n```python\nx = `y = 1`\n```\n\nAnd `a = b`."
+    drawn = reference.on_page_markdown(text, Page, None, None)
+    assert drawn.count("<math") == 2
+    assert "```python\nx = `y = 1`\n```" in drawn

@@ -52,6 +52,14 @@ def on_files(files, config):
     return files
 
 
+def on_page_markdown(markdown, page, config, files):
+    """Draws the equations of lessons, outside of their code."""
+    if not page.file.src_uri.startswith("course/"):
+        return markdown
+    parts = re.split(r"(^ *```.*?^ *```$)", markdown, flags=re.S | re.M)
+    return "".join(part if part.lstrip().startswith("```") else _prose(part) for part in parts)
+
+
 def index() -> str:
     lines = [
         "# Reference",

@@ -50,7 +50,8 @@ def test_every_weight_is_counted():
     assert sum(int(np.prod(w.shape)) for w in model.body.weights) == tiny("features").count_params()
 
 
-@pytest.mark.parametrize("head", [h for h in HEADS if h != "pretraining"])  # the default's is tested with the others'
+@pytest.mark.slow  # half a minute each; the default head's is tested with the other models'
+@pytest.mark.parametrize("head", [h for h in HEADS if h != "pretraining"])
 def test_contract_with(head):
     check_model(
         "bert", head={"name": head, **HEADS[head]}, only=["shapes", "gradients", "padding", "precision", "save", "fit"]

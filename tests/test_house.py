@@ -20,7 +20,7 @@ ROOT = Path(kerastf.__file__).parent
 STOREYS = [
     {"errors"}, {"plugins"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
     {"functional", "compat", "text", "checkpoint"}, {"vectors"}, {"blocks"}, {"decoding"}, {"models"},
-    {"bilm_files", "describe", "data", "metrics", "plots", "testing", "training"}, {"demo"}, {"cli"},
+    {"bilm_files", "describe", "data", "metrics", "plots", "testing"}, {"training"}, {"demo"}, {"cli"},
 ]  # fmt: skip
 HEIGHT = {name: level for level, names in enumerate(STOREYS) for name in names}
 

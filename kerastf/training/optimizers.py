@@ -1,4 +1,4 @@
-"""What training needs beyond Keras: the Transformer's learning-rate schedule, a learning rate per layer."""
+"""The Transformer's learning-rate schedule, a learning rate per layer, how often a decoder reads the truth."""
 
 import re
 

@@ -614,15 +614,16 @@ def test_features_for_a_task(reader):
         "mix/scores", "mix/gamma", "head/project/kernel", "head/project/bias",
     }  # fmt: skip
     tagger.compile(keras.optimizers.Adam(5e-2))
-    tokens = reader.tokenizer.encode_words([s for s, _ in SENSES[:32]])
-    labels = np.array([sense == "river" for _, sense in SENSES[:32]]).astype(int)
+    # 32 labelled sentences are too few for a frozen body (0.80 of fresh ones, 64 give 0.94 and 128 give 0.98).
+    tokens = reader.tokenizer.encode_words([s for s, _ in SENSES[:256]])
+    labels = np.array([sense == "river" for _, sense in SENSES[:256]]).astype(int)
     tagger.fit(tokens, labels, epochs=40, verbose=0)
-    fresh = data.two_senses(64, seed=1)
+    fresh = data.two_senses(200, seed=1)
     found = tagger.evaluate(
         reader.tokenizer.encode_words([s for s, _ in fresh]), np.array([s == "river" for _, s in fresh]).astype(int),
         verbose=0, return_dict=True,
     )  # fmt: skip
-    assert found["accuracy"] > 0.7  # from 32 sentences; guessing gives a half
+    assert found["accuracy"] > 0.95
     changed = {w.path for w in tagger.weights if np.any(numpy(w) != before[w.path])}
     assert changed == {"mix/scores", "mix/gamma", "head/project/kernel", "head/project/bias"}
     assert tagger.freeze(False).trainable_weights == tagger.weights

@@ -259,10 +259,20 @@ def atomic(path: "str | Path") -> Iterator[Path]:
     try:
         yield Path(name)
         os.chmod(name, 0o666 & ~_umask())
+        _to_disk(name)  # before the name changes, or a power failure could leave an empty file under it
         os.replace(name, path)
+        _to_disk(path.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _to_disk(path: "str | Path") -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:

@@ -1,7 +1,8 @@
-"""The command line: list, info, plugins, inspect, check, matrix, generate, demo."""
+"""The command line: what users type. `kerastf --help` lists the commands."""
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 
@@ -20,8 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except BrokenPipeError:  # the reader of a pipe had enough
         return 0
-    except KeyboardInterrupt:
-        print("kerastf: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"kerastf: {error if error.args else 'interrupted'}", file=sys.stderr)
         return 130
 
 
@@ -61,8 +62,29 @@ def _parser() -> argparse.ArgumentParser:
     command = add("matrix", _matrix, "Try every block of a kind in every model, and say why where one does not fit.")
     command.add_argument("--kind", default="attention", help="the kind of block (attention)")
 
+    command = add(
+        "train", _train, "Train what a recipe says. Killed or stopped, the same command goes on where it was.",
+        epilog="Example: kerastf train gpt.nano --data embedded:corpus --set training.steps=500",
+    )  # fmt: skip
+    command.add_argument("recipe", help="a recipe (.toml), or a model such as gpt.nano")
+    command.add_argument("--data", help="where the data are: embedded:NAME, tfds:NAME, a file or a folder")
+    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting that wins, any number")
+    command.add_argument("--out", help="folder of the run (runs/ and the recipe's name)")
+    command.add_argument("--fresh", action="store_true", help="throw away what is in the folder")
+    command.add_argument("--dry-run", action="store_true", help="show recipe, parameters and memory; train nothing")
+    command.add_argument("--devices", help="auto, cpu:4, gpu:2, tpu, workers, ... (auto)")
+
+    command = add("evaluate", _evaluate, "Measure the model of a run on its validation and test data, or on others.")
+    _run_options(command)
+    command.add_argument("--data", help="other data, all of which is read")
+
+    command = add("predict", _predict, "Ask the model of a run about texts, words or images. Prints JSON lines.")
+    _run_options(command)
+    command.add_argument("inputs", nargs="*", help="texts, or paths of images; by default lines of the standard input")
+    command.add_argument("-k", type=int, default=3, help="how many answers, likeliest first (3)")
+
     command = add("generate", _generate, "Continue a prompt with a saved model.")
-    command.add_argument("file", help="a .keras file that holds a tokenizer")
+    command.add_argument("file", help="a .keras file that holds a tokenizer, or the folder of a run")
     command.add_argument("--prompt", required=True, help="the text to continue")
     command.add_argument("--max-length", type=int, help="length in tokens at which to stop, prompt included")
     command.add_argument("--sampler", default="greedy", help="greedy, random, top_k, top_p or a plugin's (greedy)")
@@ -75,6 +97,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--out", default="demo", help="folder for the model and the picture (demo)")
     command.add_argument("--steps", type=int, default=900, help="training steps (900)")
     return parser
+
+
+def _run_options(command):
+    command.add_argument("folder", help="the folder of a run")
+    command.add_argument("--which", choices=("best", "last"), default="best", help="which model (best)")
 
 
 def _list(options):
@@ -181,11 +208,55 @@ def _matrix(options):
     return 1 if any(" fails: " in outcome for outcome in outcomes) else 0
 
 
+def _train(options):
+    from kerastf import training
+
+    _quiet()
+    settings = list(options.set)
+    if options.data:
+        settings.insert(0, f"data.source={json.dumps(options.data)}")
+    if options.devices:
+        settings.append(f"training.devices={json.dumps(options.devices)}")
+    if options.dry_run:
+        print(training.dry_run(options.recipe, settings))
+        return 0
+    try:
+        training.train(options.recipe, options.out, settings=settings, fresh=options.fresh)
+    except training.TrainingStopped as error:
+        print(f"kerastf: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _evaluate(options):
+    from kerastf import training
+
+    _quiet()
+    for part, metrics in training.evaluate(options.folder, source=options.data, which=options.which).items():
+        print(f"{part:<8}" + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+
+
+def _predict(options):
+    from kerastf import training
+
+    _quiet()
+    inputs = options.inputs or [line.rstrip("\n") for line in sys.stdin]
+    for found in training.predict(options.folder, inputs, which=options.which, k=options.k):
+        print(json.dumps(found, ensure_ascii=False))
+
+
 def _generate(options):
+    from pathlib import Path
+
     from kerastf.checkpoint import load_model
 
+    file = Path(options.file)
+    if file.is_dir():
+        from kerastf.training import RunFolder
+
+        file = RunFolder(file).model_path()
     allowed = options.plugins if options.plugins in ("all", "none") else options.plugins.split(",")
-    model = load_model(options.file, plugins=allowed, compile=False)
+    model = load_model(file, plugins=allowed, compile=False)
     sampler = {"name": options.sampler}
     if options.temperature is not None:
         sampler["temperature"] = options.temperature

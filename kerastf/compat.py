@@ -219,3 +219,70 @@ def adagrad_rows(function, optimizer):
         )  # fmt: skip
     optimizer.iterations.assign_add(1)
     return result
+
+
+def start_exact(seed, deterministic):
+    """Seeds every generator; where asked, TensorFlow's operations then give the same bits each time.
+
+    Why: the switch is TensorFlow's own, and Keras has no other name for it.
+    """
+    keras.utils.set_random_seed(seed)
+    if deterministic and keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_op_determinism()
+
+
+def settle(model):
+    """In the middle of `fit`, makes the model's variables hold what the last step left.
+
+    Why: on JAX, `fit` keeps them elsewhere while it runs.
+    """
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
+@contextlib.contextmanager
+def averaged_weights(model):
+    """Within the block, the weights are their moving averages, where the optimizer keeps some; then as before.
+
+    Why: Keras's own callback swaps them by adding and subtracting, which changes the last bits of a training.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or not getattr(optimizer, "use_ema", False) or not optimizer.built:
+        yield
+        return
+    pairs = zip(optimizer._trainable_variables, optimizer._model_variables_moving_average, strict=True)
+    before = []
+    for variable, average in pairs:
+        before.append((variable, ops.convert_to_numpy(variable).copy()))
+        variable.assign(ops.copy(average.value))
+    try:
+        yield
+    finally:
+        for variable, value in before:
+            variable.assign(value)
+
+
+def event_writer(folder):
+    """A function of a step and numbers by name that writes them for TensorBoard; None without TensorFlow.
+
+    Why: `tf.summary.scalar` and Keras's callback want the package tensorboard, which only a reader of the files needs.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    metadata = tf.compat.v1.SummaryMetadata(
+        plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
+        data_class=1,  # scalars
+    )
+    writer = tf.summary.create_file_writer(str(folder))
+
+    def write(step, values):
+        with writer.as_default():
+            for name, value in values.items():
+                tf.summary.write(name, tf.constant(value, "float32"), step, metadata)
+        writer.flush()
+
+    return write

@@ -191,6 +191,34 @@ def curve(history, *, path=None, title="Training"):
     return _finish(figure, path)
 
 
+def run_curves(rows, *, path=None, title="Training"):
+    """Draws the metrics of a run over its steps: a panel per metric, training and validation together.
+
+    Args:
+        rows: Dicts with `step` and metrics, such as the lines of a run's `metrics.jsonl`.
+        path: Where to write a PNG, or None.
+        title: Stands above.
+    """
+    names = list(dict.fromkeys(k.removeprefix("val_") for row in rows for k in row if k not in ("step", "seconds")))
+    if not names:
+        raise InputError(f"There is nothing to draw. Received: {len(rows)} rows")
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(
+        1, len(names), figsize=(4 * len(names) + 0.5, 3.4), squeeze=False, layout="constrained"
+    )
+    for name, axis in zip(names, axes[0], strict=True):
+        for key, label in ((name, "training"), (f"val_{name}", "validation")):
+            points = [(row["step"], row[key]) for row in rows if key in row]
+            if points:
+                axis.plot(*zip(*points, strict=True), marker="o", markersize=3, label=label)
+        axis.set(xlabel="step", title=name)
+        axis.grid(alpha=0.3)
+        if len(axis.lines) > 1:
+            axis.legend()
+    figure.suptitle(title)
+    return _finish(figure, path)
+
+
 def gradient_by_distance(curves, *, path=None, title="How far back the gradient reaches"):
     """Draws the norm of the gradient of the last output by the distance of the input, one line per cell.
 

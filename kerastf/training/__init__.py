@@ -1,5 +1,12 @@
-"""What training needs beyond Keras."""
+"""What training needs beyond Keras: recipes, runs that nothing interrupts for good, schedules, many devices."""
 
+from kerastf.training.folder import RunFolder
 from kerastf.training.optimizers import InverseSquareRoot, LayerRates, TeacherForcing, layer_rates
+from kerastf.training.preview import dry_run
+from kerastf.training.recipe import Recipe
+from kerastf.training.recipe import read as read_recipe
+from kerastf.training.run import TrainingStopped, train
+from kerastf.training.use import evaluate, load_run, predict
 
-__all__ = ["InverseSquareRoot", "LayerRates", "TeacherForcing", "layer_rates"]
+__all__ = ["InverseSquareRoot", "LayerRates", "Recipe", "RunFolder", "TeacherForcing", "TrainingStopped", "dry_run",
+           "evaluate", "layer_rates", "load_run", "predict", "read_recipe", "train"]  # fmt: skip

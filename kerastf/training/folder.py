@@ -1,0 +1,157 @@
+"""The folder of a run: what was asked, where it ran, what was measured, and what came of it.
+
+recipe.toml        the recipe as resolved; reading it again gives the same run
+environment.json   versions of Python, of the packages and of the plugins
+metrics.jsonl      a line per evaluation
+tensorboard/       the same for TensorBoard
+curves.png         the same as a picture
+tokenizer.json     where there is one; labels.json where there are classes
+best.keras         the best model by `training.monitor`
+last.keras         the last one
+checkpoints/       what the run goes on from
+results.json       written at the end: the run is finished
+"""
+
+import contextlib
+import fcntl
+import json
+import platform
+import shutil
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from kerastf import plugins
+from kerastf.checkpoint import atomic
+from kerastf.errors import ConfigError, FileFormatError
+from kerastf.schema import short
+from kerastf.training.recipe import Recipe, check
+
+PACKAGES = ("kerastf", "keras", "tensorflow", "keras-nlp", "keras-hub", "tensorflow-datasets", "jax", "torch", "numpy")
+# Settings that may change between two parts of one run: they do not change what is learnt.
+FREE = {("training", "keep"), ("training", "devices")}
+
+
+class RunFolder:
+    """Files of one run."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.metrics = self.path / "metrics.jsonl"
+        self.results = self.path / "results.json"
+
+    @contextlib.contextmanager
+    def opened(self, recipe, *, fresh=False):
+        """Makes the folder, or finds the same run in it; nobody else may write to it meanwhile.
+
+        Raises:
+            ConfigError: The folder holds another run, or one that is being trained just now.
+            OSError: The folder cannot be written to.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"A run needs a folder. Received: {str(self.path)!r}, a file")
+        there = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
+        if there - {"lock"} and "recipe.toml" not in there:
+            raise ConfigError(f"The folder is not empty and holds no run. Received: {str(self.path)!r}")
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / "lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the process ends, however it ends
+            except BlockingIOError:
+                raise ConfigError(f"Another process is training in this folder. Received: {str(self.path)!r}") from None
+            if fresh:
+                self._clear()
+            self._claim(recipe)
+            yield self
+
+    def _clear(self):
+        for path in self.path.iterdir():
+            if path.name != "lock":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _claim(self, recipe):
+        if (self.path / "recipe.toml").exists():
+            found = differences(self.recipe().tables, recipe.tables)
+            if found:
+                raise ConfigError(
+                    "The folder holds another run: " + "; ".join(found) + ". Give another --out, or --fresh to replace "
+                    f"it. Received: {str(self.path)!r}"
+                )
+        self.checkpoints.mkdir(exist_ok=True)
+        self._write("recipe.toml", recipe.to_toml())
+        self._write("environment.json", json.dumps(environment(), indent=2) + "\n")
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run."""
+        try:
+            return check(tomllib.loads((self.path / "recipe.toml").read_text("utf-8")), self.path.name)
+        except OSError:
+            raise FileFormatError(f"This is not the folder of a run. Received: {str(self.path)!r}") from None
+
+    def model_path(self, which="best") -> Path:
+        """The best model, or the last where there is no best."""
+        for name in (which, "best", "last"):
+            if (self.path / f"{name}.keras").exists():
+                return self.path / f"{name}.keras"
+        raise FileFormatError(f"The run has no model yet. Received: {str(self.path)!r}")
+
+    def rows(self):
+        """The lines of the metrics, as dicts. A line that a killed process left half is left out."""
+        found = []
+        for line in self.metrics.read_text("utf-8").splitlines() if self.metrics.exists() else []:
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    def keep_rows(self, step):
+        """Takes off lines of steps after the one that a run goes on from: they will be written again."""
+        lines = [json.dumps(row) + "\n" for row in self.rows() if row["step"] <= step]
+        self._write("metrics.jsonl", "".join(lines))
+
+    def add_row(self, row):
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def write_json(self, name, value):
+        self._write(name, json.dumps(value, indent=2) + "\n")
+
+    def read_json(self, name, default=None):
+        path = self.path / name
+        return json.loads(path.read_text("utf-8")) if path.exists() else default
+
+    def _write(self, name, text):
+        with atomic(self.path / name) as path:
+            path.write_text(text, "utf-8")
+
+
+def differences(there, here):
+    """What two recipes disagree on, in words."""
+    found = []
+    for section in sorted({*there, *here}):
+        a, b = there.get(section, {}), here.get(section, {})
+        if isinstance(a, list) or isinstance(b, list):
+            if a != b:
+                found.append(f"{section}: {short(a)} there, {short(b)} here")
+            continue
+        for key in sorted({*a, *b}):
+            if a.get(key) != b.get(key) and (section, key) not in FREE:
+                found.append(f"{section}.{key}: {short(a.get(key))} there, {short(b.get(key))} here")
+    return found
+
+
+def environment():
+    """Versions of what a run depends on."""
+    import keras
+
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "backend": keras.backend.backend(),
+        "packages": found,
+        "plugins": {p.namespace: f"{p.distribution} {p.version}" for p in plugins.discover().values() if p.namespace},
+    }

@@ -1,0 +1,380 @@
+"""Recipes: a training as data. A TOML file, or a model's name and some settings, become one checked description.
+
+Seven tables: `[model]` (its name and options), `[data]`, `[optimizer]`, `[schedule]`, `[training]`, `[[callbacks]]`
+and `[expect]`. All problems of a recipe come in one error, before anything is read or built.
+"""
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kerastf import config, registry
+from kerastf.errors import ConfigError, FileFormatError
+from kerastf.registry import did_you_mean, nearest
+from kerastf.schema import Problems, check_options, options_of, plain, short
+
+SECTIONS = ("model", "data", "optimizer", "schedule", "training", "callbacks", "expect")
+TASK_OF_HEAD = {
+    "classifier": "classification", "tagger": "tagging", "span": "span", "pretraining": "masked_pairs",
+}  # fmt: skip
+TASK_OF_FAMILY = {
+    "gpt": "language", "rnn": "language", "conv_lm": "language", "bert": "masked", "vit": "images",
+    "seq2seq": "translation", "conv_s2s": "translation", "transformer": "translation", "elmo": "bidirectional",
+    "word2vec": "word_vectors",
+}  # fmt: skip
+LARGER_IS_BETTER = ("accuracy", "bleu", "f1", "chrf")
+
+
+@dataclass(kw_only=True)
+class Data:
+    """What is learnt from; the options of the task stand beside these."""
+
+    source: str
+    task: str | None = None
+    tokenizer: str | dict | None = None
+    batch_size: int = 32
+    seed: int = 0
+
+
+@dataclass(kw_only=True)
+class Optimizer:
+    """A Keras optimizer; its further options stand beside these."""
+
+    name: str = "adamw"
+    rate: float = 1e-3
+    accumulate: int = 1
+    average: float | None = None
+
+
+@dataclass(kw_only=True)
+class Schedule:
+    """How the learning rate moves: `warmup` steps up to the rate, then as the name says, down to `end`."""
+
+    name: Literal["constant", "cosine", "inverse_square_root"] = "constant"
+    warmup: int = 0
+    end: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Training:
+    """How long, how exact, how often to look and to save."""
+
+    steps: int = 1000
+    seed: int = 0
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16", "bfloat16"] = "float32"
+    evaluate_every: int | None = None
+    save_every: int | None = None
+    keep: int = 2
+    patience: int | None = None
+    monitor: str = "val_loss"
+    lora: int | None = None
+    devices: str = "auto"
+    deterministic: bool = True
+    jit_compile: bool | Literal["auto"] = "auto"
+
+
+@dataclass(kw_only=True)
+class Expect:
+    """What a finished run should reach."""
+
+    metric: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+
+TABLES: dict[str, type] = {
+    "data": Data, "optimizer": Optimizer, "schedule": Schedule, "training": Training, "expect": Expect,
+}  # fmt: skip
+# At least these, where a number is given.
+LEAST = {
+    "batch_size": 1, "accumulate": 1, "warmup": 0, "steps": 1, "evaluate_every": 1, "save_every": 1, "keep": 1,
+    "patience": 1, "lora": 1, "seed": 0,
+}  # fmt: skip
+
+
+@dataclass
+class Recipe:
+    """A checked training, as plain data.
+
+    Attributes:
+        tables: By section, every setting, defaults filled in.
+        name: What the run is called.
+    """
+
+    tables: dict[str, Any]
+    name: str
+
+    def __getattr__(self, section: str) -> Any:
+        try:
+            return self.__dict__["tables"][section]
+        except KeyError:
+            raise AttributeError(section) from None
+
+    @property
+    def family(self) -> str:
+        return registry.find("model", self.model["name"]).id
+
+    def to_toml(self) -> str:
+        """The recipe as a file that `read` takes."""
+        return write_toml(self.tables)
+
+
+def read(source: "str | Path | Mapping[str, Any]", settings: Iterable[str] = ()) -> Recipe:
+    """A recipe from a TOML file, a model's name or a mapping, with settings that win over it.
+
+    Args:
+        source: A `.toml` file, a model such as `"gpt.nano"`, or a mapping of tables.
+        settings: Texts such as `"training.steps=500"` or `"model.norm=rms"`; the value is TOML, or a plain word.
+
+    Returns:
+        The recipe, checked.
+
+    Raises:
+        FileFormatError: The file is missing or is no TOML.
+        ConfigError: Something in it is wrong; all problems stand in the message.
+
+    Examples:
+        >>> from kerastf import training
+        >>> recipe = training.read_recipe("gpt.nano", ["data.source=embedded:corpus", "training.steps=200"])
+        >>> recipe.data["task"], recipe.training["steps"], recipe.optimizer["name"]
+        ('language', 200, 'adamw')
+    """
+    tables, name = _open(source)
+    for setting in settings:
+        _set(tables, setting)
+    return check(tables, name)
+
+
+def _open(source):
+    if isinstance(source, Mapping):
+        return {k: dict(v) if isinstance(v, Mapping) else v for k, v in source.items()}, "training"
+    path = Path(source)
+    if path.suffix != ".toml":
+        return {"model": {"name": str(source)}}, str(source)
+    try:
+        return tomllib.loads(path.read_text("utf-8")), path.stem
+    except OSError as error:
+        raise FileFormatError(f"The recipe cannot be read: {error.strerror}. Received: {str(path)!r}") from None
+    except ValueError as error:
+        raise FileFormatError(f"The recipe is not valid TOML: {error}. Received: {str(path)!r}") from None
+
+
+def _set(tables, setting):
+    key, equals, value = setting.partition("=")
+    section, _, name = key.strip().partition(".")
+    if not equals or not name:
+        raise ConfigError(f"A setting looks like training.steps=500. Received: {setting!r}")
+    try:
+        value = tomllib.loads(f"value = {value}")["value"]
+    except ValueError:
+        value = value.strip()  # a plain word
+    table = tables.setdefault(section, {})
+    *path, last = name.split(".")
+    for part in path:
+        inner = table.get(part, {})
+        # model.attention.window=8 where the recipe has attention = "local"
+        table[part] = table = {"name": inner} if isinstance(inner, str) else dict(inner)
+    if not isinstance(table, dict):
+        raise ConfigError(f"`{section}` is a list of tables: write it in a recipe file. Received: {setting!r}")
+    table[last] = value
+
+
+def check(tables: Mapping[str, Any], name: str = "training") -> Recipe:
+    """A recipe from tables, with defaults filled in and all problems told at once."""
+    problems = Problems(name)
+    for section in tables:
+        if section not in SECTIONS:
+            close = did_you_mean(nearest(section, SECTIONS)) or f" Tables: {', '.join(SECTIONS)}."
+            problems.add(f"A recipe has no table `{section}`.{close} Received: {section}={short(tables[section])}")
+    found: dict[str, Any] = {"model": dict(tables.get("model", {}))}
+    for section, cls in TABLES.items():
+        given = tables.get(section)
+        if given is not None and not isinstance(given, Mapping):
+            problems.add(f"`{section}` must be a table. Received: {section}={short(given)}")
+            given = {}
+        if given is not None or section != "expect":
+            found[section] = _table(section, cls, dict(given or {}), problems)
+    found["callbacks"] = _callbacks(tables.get("callbacks", []), problems)
+    _check_model(found, problems)
+    if not problems.errors:
+        _check_together(found, problems)
+    problems.raise_if_any()
+    return Recipe({s: found[s] for s in SECTIONS if s in found}, name)
+
+
+def _table(section, cls, given, problems):
+    known = options_of(cls)
+    own = {k: v for k, v in given.items() if k in known}
+    rest = {k: v for k, v in given.items() if k not in known}
+    if section not in ("data", "optimizer"):  # those two hand the rest on, to be checked there
+        own, rest = given, {}
+    before = len(problems.errors)
+    check_options(cls, own, f"[{section}]", problems)
+    for key, value in own.items():
+        least = LEAST.get(key)
+        if least is not None and isinstance(value, int) and value < least:
+            problems.add(f"[{section}]: `{key}` must be at least {least}. Received: {key}={value}")
+    if len(problems.errors) > before:
+        return {**own, **rest}
+    return plain({**dataclasses.asdict(cls(**own)), **rest})
+
+
+def _callbacks(given, problems):
+    import keras
+
+    known = [n for n in dir(keras.callbacks) if isinstance(getattr(keras.callbacks, n), type) and n != "Callback"]
+    for spec in given if isinstance(given, list) else [given]:
+        if not isinstance(spec, Mapping) or spec.get("name") not in known:
+            close = did_you_mean(nearest(str(spec.get("name")), known)) if isinstance(spec, Mapping) else ""
+            problems.add(f"A callback is a table with the name of one of Keras's.{close} Received: {short(spec)}")
+            continue
+        options = {k: v for k, v in spec.items() if k != "name"}
+        try:
+            getattr(keras.callbacks, spec["name"])(**options)
+        except (TypeError, ValueError) as error:
+            problems.add(f"callback `{spec['name']}`: {error}")
+    return [dict(s) for s in given if isinstance(s, Mapping)] if isinstance(given, list) else []
+
+
+def _check_model(found, problems):
+    model = found["model"]
+    start, name = model.get("start"), model.get("name")
+    if start is not None:
+        extra = sorted(set(model) - {"start", "head", "name"})
+        if extra:
+            problems.add(
+                "A model that starts from a file has its options from there; only its head may be another. "
+                f"Received: {', '.join(f'{k}={short(model[k])}' for k in extra)}"
+            )
+        return
+    if not isinstance(name, str):
+        problems.add(f"[model]: `name` must be a model such as 'gpt.nano'. Received: name={name!r}")
+        return
+    try:
+        entry = registry.find("model", name)
+        cls = registry.resolve("model", entry.id)
+        given = {**config.preset_of(entry, name), **{k: v for k, v in model.items() if k != "name"}}
+        config.plan(cls, {**stand_ins(cls, given), **given}, subject=name)
+    except ConfigError as error:
+        problems.errors += [ConfigError(p) for p in error.problems]
+    except (LookupError, ImportError) as error:
+        problems.add(error)
+    else:
+        _choose_task(found, entry.id, given, problems)
+
+
+def stand_ins(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """For options that the data will give, values to check the rest with."""
+    known = options_of(cls)
+    values = {
+        "vocab_size": 10_000, "source_vocab_size": 10_000, "target_vocab_size": 10_000, "image_size": [32, 32],
+        "channels": 3, "num_classes": 10,
+    }  # fmt: skip
+    open_ones = {n: p for n, p in known.items() if n not in given and p.default in (p.empty, None)}
+    found = {n: values[n] for n in open_ones if n in values}
+    if "tokenizer" in given or "source_tokenizer" in given:
+        found = {n: v for n, v in found.items() if "vocab" not in n}
+    return found
+
+
+def _choose_task(found, family, options, problems):
+    if found["data"].get("task") is not None:
+        return
+    head = options.get("head")
+    head = head.get("name") if isinstance(head, Mapping) else head
+    task = TASK_OF_HEAD.get(head) if family != "vit" else None
+    found["data"]["task"] = task or TASK_OF_FAMILY.get(family)
+    if found["data"]["task"] is None:
+        problems.add(f"[data]: `task` is needed for the model `{family}`. Received: nothing for `task`")
+
+
+def _check_together(found, problems):
+    training, schedule, optimizer = found["training"], found["schedule"], found["optimizer"]
+    training["evaluate_every"] = training["evaluate_every"] or max(1, training["steps"] // 10)
+    training["save_every"] = training["save_every"] or training["evaluate_every"]
+    if schedule["name"] == "constant" and (schedule["warmup"] or schedule["end"]):
+        problems.add(
+            "[schedule]: a constant rate has no warmup and no end. "
+            f"Received: warmup={schedule['warmup']}, end={schedule['end']}"
+        )
+    if schedule["name"] == "inverse_square_root" and schedule["warmup"] < 1:
+        problems.add("[schedule]: inverse_square_root needs `warmup` of at least 1. Received: warmup=0")
+    if schedule["warmup"] >= training["steps"] and schedule["warmup"]:
+        problems.add(
+            f"[schedule]: `warmup` must be less than the {training['steps']} steps. "
+            f"Received: warmup={schedule['warmup']}"
+        )
+    if optimizer["rate"] <= 0:
+        problems.add(f"[optimizer]: `rate` must be positive. Received: rate={optimizer['rate']}")
+    if optimizer["average"] is not None and not 0 < optimizer["average"] < 1:
+        problems.add(f"[optimizer]: `average` must be in (0, 1). Received: average={optimizer['average']}")
+    if "expect" in found and (found["expect"]["at_most"] is None) == (found["expect"]["at_least"] is None):
+        problems.add("[expect]: give one of `at_most` and `at_least`.")
+    try:
+        make_optimizer(found)
+    except (TypeError, ValueError) as error:
+        problems.add(f"[optimizer]: {error}")
+
+
+def make_optimizer(tables: Mapping[str, Any]):
+    """The Keras optimizer that a recipe's tables say, with its schedule."""
+    import keras
+
+    from kerastf.training.optimizers import InverseSquareRoot
+
+    options, schedule = dict(tables["optimizer"]), tables["schedule"]
+    name, rate = options.pop("name"), options.pop("rate")
+    accumulate, average = options.pop("accumulate"), options.pop("average")
+    steps, warmup, end = tables["training"]["steps"], schedule["warmup"], schedule["end"]
+    moving: Any = rate
+    if schedule["name"] == "cosine":
+        moving = keras.optimizers.schedules.CosineDecay(
+            0.0 if warmup else rate, steps - warmup, alpha=end / rate, warmup_target=rate if warmup else None,
+            warmup_steps=warmup,
+        )  # fmt: skip
+    elif schedule["name"] == "inverse_square_root":
+        moving = InverseSquareRoot(1, warmup_steps=warmup, scale=rate * warmup**0.5)
+    if accumulate > 1:
+        options["gradient_accumulation_steps"] = accumulate
+    if average is not None:
+        options |= {"use_ema": True, "ema_momentum": average}
+    optimizer = keras.optimizers.get(name)
+    return type(optimizer)(learning_rate=moving, name=name, **options)  # Keras would number it in each process
+
+
+def better(metric: str, new: float, old: "float | None") -> bool:
+    """Whether a value of a metric is better than the best so far."""
+    if old is None:
+        return True
+    return new > old if any(word in metric for word in LARGER_IS_BETTER) else new < old
+
+
+def write_toml(tables: Mapping[str, Any]) -> str:
+    """Tables of plain values as TOML; None is left out, as TOML has none."""
+    lines: list[str] = []
+    for section, content in tables.items():
+        for table in content if isinstance(content, list) else [content]:
+            lines += ["", f"[[{section}]]" if isinstance(content, list) else f"[{section}]"]
+            lines += [f"{_key(k)} = {_value(v)}" for k, v in table.items() if v is not None]
+    return "\n".join(lines).strip() + "\n"
+
+
+def _key(key):
+    plain_key = key and all(c.isalnum() or c in "_-" for c in key) and key.isascii()
+    return key if plain_key else _value(key)
+
+
+def _value(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(str(k))} = {_value(v)}" for k, v in value.items() if v is not None) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    return repr(value)

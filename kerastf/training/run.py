@@ -1,0 +1,353 @@
+"""A recipe becomes a run: model, data and optimizer, one `model.fit`, and around it what keeps the run from being lost.
+
+The whole run is one epoch of `fit`; a callback evaluates, saves and stops at multiples of steps. So the state at any
+step is a checkpoint to go on from, and a run that was killed ends with the bits of one that was not.
+"""
+
+import contextlib
+import math
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import keras
+
+from kerastf import compat, config, data, registry, text
+from kerastf.checkpoint import load_model
+from kerastf.errors import ConfigError
+from kerastf.schema import options_of
+from kerastf.training import checkpoints
+from kerastf.training.folder import RunFolder
+from kerastf.training.progress import Progress, duration
+from kerastf.training.recipe import better, make_optimizer, read
+
+
+class TrainingStopped(ArithmeticError):
+    """The loss became infinite or no number; the message says at which step, and which model is kept."""
+
+
+def train(source, out=None, *, settings=(), fresh=False, stream=None):
+    """Trains what a recipe says, in a folder of its own; called again after a kill, it goes on.
+
+    Args:
+        source: A recipe (`.toml`), a model such as `"gpt.nano"`, or a mapping of tables.
+        out: The folder of the run; by default `runs/` and the recipe's name.
+        settings: Texts such as `"training.steps=500"`, which win over the recipe.
+        fresh: Whether to throw away what is in the folder.
+        stream: Where progress is written; by default the standard output.
+
+    Returns:
+        The results: the metrics of the best model, by name.
+
+    Raises:
+        ConfigError: The recipe is wrong, or the folder holds another run.
+        TrainingStopped: The loss is no number any more.
+    """
+    recipe = read(source, settings)
+    folder = RunFolder(out or Path("runs") / recipe.name)
+    stream = stream or sys.stdout
+    with folder.opened(recipe, fresh=fresh):
+        if folder.results.exists():
+            results = folder.read_json("results.json")
+            print(f"{folder.path} is finished: {_show(results)}. --fresh trains anew.", file=stream)
+            return results
+        with precision(recipe.training["precision"]):
+            compat.start_exact(recipe.training["seed"], recipe.training["deterministic"])
+            found, model = prepare(recipe)
+            return _train(recipe, folder, found, model, stream)
+
+
+def prepare(recipe):
+    """The data and the compiled model of a recipe."""
+    base = load_start(recipe)
+    found = load_data(recipe, base)
+    model = build(recipe, found, base)
+    model.compile(make_optimizer(recipe.tables), jit_compile=recipe.training["jit_compile"])
+    return found, model
+
+
+def build(recipe, found, base=None):
+    """The model of a recipe, for data that were found; not compiled."""
+    if base is not None:
+        model = _with_head(base, recipe, found)
+    else:
+        model = config.create_model(recipe.model["name"], **model_options(recipe, found))
+    if recipe.training["lora"] is not None:
+        model.enable_lora(recipe.training["lora"])
+    return model
+
+
+def load_data(recipe, base=None):
+    """The data of a recipe; a model that is the start of another brings its tokenizer."""
+    table = {k: v for k, v in recipe.data.items() if v is not None}
+    if base is not None and base.tokenizer is not None:
+        table["tokenizer"] = base.tokenizer
+    return data.load(table.pop("source"), **table)
+
+
+def load_start(recipe):
+    """The model that a recipe starts from, or None."""
+    path = recipe.model.get("start")
+    if path is None:
+        return None
+    path = Path(path)
+    return load_model(RunFolder(path).model_path() if path.is_dir() else path, compile=False)
+
+
+def _with_head(base, recipe, found):
+    head = recipe.model.get("head")
+    if head is None:
+        return base
+    head = dict(head) if isinstance(head, Mapping) else {"name": head}
+    known = options_of(registry.resolve("head", head["name"]))
+    return base.with_head(**{
+        "head": head.pop("name"), **{k: v for k, v in found.options.items() if k in known and k != "vocab_size"}, **head
+    })  # fmt: skip
+
+
+def model_options(recipe, found):
+    """The options of the model: the recipe's, and what it leaves open and the data say."""
+    name = recipe.model["name"]
+    entry = registry.find("model", name)
+    cls = registry.resolve("model", entry.id)
+    given = {k: v for k, v in recipe.model.items() if k != "name"}
+    said = {**config.preset_of(entry, name), **given}
+    known = options_of(cls)
+    options = {k: v for k, v in found.options.items() if k in known and said.get(k) is None}
+    if "max_length" in known and said.get("max_length") is None and recipe.data.get("length"):
+        options["max_length"] = recipe.data["length"]
+    rest = {k: v for k, v in found.options.items() if k not in known}
+    head = said.get("head", known["head"].default if "head" in known else None)
+    if rest and head is not None:
+        head = dict(head) if isinstance(head, Mapping) else {"name": head}
+        takes = options_of(registry.resolve("head", head["name"]))
+        fitting = {k: v for k, v in rest.items() if k in takes and k not in head}
+        if fitting:
+            options["head"] = {**head, **fitting}
+            given.pop("head", None)
+    return {**options, **given}
+
+
+@contextlib.contextmanager
+def precision(policy):
+    """Within the block, new models have this precision."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _train(recipe, folder, found, model, stream):
+    total = recipe.training["steps"]
+    _write_words(folder, found)
+    step, state, metrics = checkpoints.restore(folder.checkpoints, model, tell=lambda t: print(t, file=stream))
+    folder.keep_rows(step)
+    progress = Progress(total, found.train.units, found.train.unit, start=step, stream=stream)
+    name = recipe.model.get("name") or recipe.model["start"]
+    progress.say(f"{name}: {model.count_params():,} parameters, {total:,} steps, in {folder.path}")
+    if step:
+        progress.say(f"Going on from step {step}.")
+    runner = Runner(recipe, folder, found, progress, step, state or {}, metrics)
+    if step < total and not runner.state.get("stopped"):
+        with runner.signals():
+            model.fit(
+                found.train.dataset(start=step), steps_per_epoch=total - step, epochs=1, verbose=0, shuffle=False,
+                callbacks=[runner],
+            )  # fmt: skip
+    if runner.failure:
+        raise TrainingStopped(runner.failure)
+    if runner.interrupted:
+        raise KeyboardInterrupt(f"stopped at step {runner.step}; the same command goes on")
+    return _finish(recipe, folder, found, model, progress)
+
+
+def _write_words(folder, found):
+    tokenizers = found.tokenizer if isinstance(found.tokenizer, tuple | list) else [found.tokenizer]
+    configs = [t.get_config() for t in tokenizers if isinstance(t, text.Tokenizer)]
+    if configs:
+        folder.write_json("tokenizer.json", configs[0] if len(configs) == 1 else configs)
+    labels = getattr(found, "labels", None)
+    if labels:
+        folder.write_json("labels.json", list(labels))
+
+
+def _finish(recipe, folder, found, model, progress):
+    began = time.monotonic()
+    model.save(folder.path / "last.keras")
+    best = load_model(folder.model_path("best"), compile=False)
+    best.compile()
+    rows = folder.rows()
+    results = {"step": rows[-1]["step"], "best_step": folder.read_json("best.json", {}).get("step")}
+    for part, feed in (("val", found.valid), ("test", found.test)):
+        if feed is not None:
+            measured = best.evaluate(feed.once(), verbose=0, return_dict=True)
+            results |= {f"{part}_{k}": float(v) for k, v in measured.items()}
+    results["seconds"] = round(sum(r["seconds"] for r in rows), 1)
+    draw(folder)
+    folder.write_json("results.json", results)
+    progress.pause(time.monotonic() - began)
+    progress.say(f"Finished in {duration(results['seconds'])}: {_show(results)}")
+    return results
+
+
+def draw(folder):
+    """Draws the curves of a run, where matplotlib is installed."""
+    from kerastf import plots
+
+    with contextlib.suppress(ImportError):
+        plots.run_curves(folder.rows(), path=folder.path / "curves.png", title=folder.path.name)
+
+
+def _show(results):
+    return ", ".join(f"{k} {v:.4g}" for k, v in results.items() if k not in ("step", "best_step", "seconds"))
+
+
+class Runner(keras.callbacks.Callback):
+    """Evaluates, writes down, saves, stops: what happens between the steps of a run."""
+
+    def __init__(self, recipe, folder, found, progress, start, state, metrics):
+        super().__init__()
+        self.recipe, self.folder, self.found, self.progress = recipe, folder, found, progress
+        self.start = self.step = start
+        self.state = {"best": None, "waited": 0, "callbacks": {}, "stopped": False, **state}
+        self.metrics = metrics
+        training = recipe.training
+        self.total = training["steps"]
+        self.evaluate_every, self.save_every = training["evaluate_every"], training["save_every"]
+        self.interrupted, self.failure = False, ""
+        self.clock = time.monotonic()
+        self.others = []
+
+    @contextlib.contextmanager
+    def signals(self):
+        """The first Ctrl-C (or TERM) ends the run after the step that is under way; the second at once."""
+
+        def interrupt(number, frame):
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
+
+        before = {}
+        with contextlib.suppress(ValueError):  # in a thread there are no signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before[number] = signal.signal(number, interrupt)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def on_train_begin(self, logs=None):
+        specs = self.recipe.tables.get("callbacks", [])
+        self.others = [
+            getattr(keras.callbacks, spec["name"])(**{k: v for k, v in spec.items() if k != "name"}) for spec in specs
+        ]
+        for i, callback in enumerate(self.others):
+            callback.set_model(self.model)
+            callback.set_params({"epochs": self.total // self.evaluate_every, "steps": self.evaluate_every})
+            callback.on_train_begin()
+            vars(callback).update(self.state["callbacks"].get(str(i), {}))
+        self.board = compat.event_writer(self.folder.path / "tensorboard")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        # `fit` has just forgotten what the metrics had summed up when the run was killed.
+        if len(self.metrics) == len(self.model.metrics_variables):
+            for variable, value in zip(self.model.metrics_variables, self.metrics, strict=True):
+                variable.assign(value)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step = self.start + batch + 1
+        shown = {k: float(v) for k, v in logs.items()}
+        if not math.isfinite(shown["loss"]):
+            return self._fail(f"The loss is {shown['loss']} at step {self.step}")
+        self.progress.step(self.step, shown)
+        last = self.step == self.total
+        began = time.monotonic()
+        if self.step % self.evaluate_every == 0 or last:
+            compat.settle(self.model)
+            self._evaluate(shown)
+        if self.step % self.save_every == 0 or last or self.interrupted or self.state["stopped"]:
+            compat.settle(self.model)
+            self._save()
+        self.progress.pause(time.monotonic() - began)
+        if self.interrupted or self.state["stopped"]:
+            self.model.stop_training = True
+        return None
+
+    def _evaluate(self, logs):
+        row = {"step": self.step, **logs}
+        if self.found.valid is not None:
+            with compat.averaged_weights(self.model):
+                found = self.model.evaluate(self.found.valid.once(), verbose=0, return_dict=True)
+            row |= {f"val_{k}": float(v) for k, v in found.items()}
+        row["rate"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+        now = time.monotonic()
+        row["seconds"], self.clock = round(now - self.clock, 3), now
+        self.folder.add_row(row)
+        values = "  ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in ("step", "seconds", "rate"))
+        self.progress.say(f"step {self.step:>{len(str(self.total))}}  {values}  {self.progress.pace(self.step)}")
+        if self.board is not None:
+            self.board(self.step, {k: v for k, v in row.items() if k not in ("step", "seconds")})
+        self._judge(row)
+        for i, callback in enumerate(self.others):
+            callback.on_epoch_end(self.step // self.evaluate_every - 1, row)
+            self.state["callbacks"][str(i)] = {
+                k: v for k, v in vars(callback).items() if isinstance(v, int | float | str) and not k.startswith("_")
+            }
+        if self.model.stop_training:
+            self.state["stopped"] = True
+        self.model.reset_metrics()
+
+    def _judge(self, row):
+        monitor = self.recipe.training["monitor"]
+        if self.found.valid is None and monitor == "val_loss":
+            monitor = "loss"
+        if monitor not in row:
+            raise ConfigError(
+                f"[training]: `monitor` must be one of {', '.join(k for k in row if k not in ('step', 'seconds'))}. "
+                f"Received: monitor={monitor!r}"
+            )
+        if better(monitor, row[monitor], self.state["best"]):
+            self.state |= {"best": row[monitor], "waited": 0}
+            with compat.averaged_weights(self.model):
+                self.model.save(self.folder.path / "best.keras")
+            self.folder.write_json("best.json", {"step": self.step, monitor: row[monitor]})
+        else:
+            self.state["waited"] += 1
+            patience = self.recipe.training["patience"]
+            if patience is not None and self.state["waited"] >= patience and not self.state["stopped"]:
+                self.progress.say(f"No better {monitor} in {patience} evaluations: the run ends at step {self.step}.")
+                self.state["stopped"] = True
+
+    def _save(self):
+        try:
+            checkpoints.save(
+                self.folder.checkpoints, self.step, self.model, self.state, keep=self.recipe.training["keep"]
+            )
+        except checkpoints.NotFinite as error:
+            self._fail(f"After step {self.step} the variable {error} holds what is no number")
+            return
+        if self.interrupted:
+            with compat.averaged_weights(self.model):
+                self.model.save(self.folder.path / "last.keras")
+
+    def _fail(self, what):
+        """Stops, keeps the batch and the last model that was sound."""
+        import numpy as np
+
+        batch = next(iter(self.found.train.dataset(start=self.step - 1)))
+        arrays = [np.asarray(a) for a in keras.tree.flatten(batch)]
+        np.savez(self.folder.path / "bad_batch.npz", *arrays)
+        compat.settle(self.model)
+        good, _, _ = checkpoints.restore(self.folder.checkpoints, self.model, tell=self.progress.say)
+        kept = "no model was saved before"
+        if good:
+            with compat.averaged_weights(self.model):
+                self.model.save(self.folder.path / "last.keras")
+            kept = f"last.keras holds the model of step {good}, the last sound one"
+        self.failure = f"{what}; its batch is in bad_batch.npz; {kept}. A lower rate or clipnorm may help."
+        self.model.stop_training = True

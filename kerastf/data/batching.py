@@ -1,9 +1,11 @@
 """Rows to batches, epoch after epoch, the same on every backend. Shapes: B batch, T time.
 
 A batch is a function of `(seed, epoch, number of the batch)`: the order of rows is drawn per epoch, and whatever else
-is drawn (masks, pairs) per batch. So the same seed gives the same stream, and a later epoch can be made without the
-ones before it.
+is drawn (masks, pairs, shifts) per batch. So the same seed gives the same stream, and a later batch can be made without
+the ones before it.
 """
+
+import itertools
 
 import keras
 import numpy as np
@@ -31,38 +33,69 @@ def require_number(name, value, least):
         raise InputError(f"`{name}` must be at least {least}. Received: {name}={value!r}")
 
 
+GIVEN = 2**32 - 1  # the epoch that stands for the given order; no training comes so far
+
+
 class Batches:
-    """Batches of rows that are all at hand.
+    """Batches of rows that are all at hand, each made by its number alone.
 
     Args:
-        rows: The rows.
-        make: From rows and a NumPy generator to a batch, nested arrays of shapes that do not change but for B.
+        rows: The rows: what has a length and gives a row by its number.
+        make: From rows and a NumPy generator to a batch: nested arrays whose first axis is B.
         batch_size: How many rows B in a batch.
         shuffle: Whether each epoch has an order of its own.
         drop_remainder: Whether to leave out the last batch where it has fewer rows.
         seed: The same seed gives the same batches.
+        fixed: Whether all batches have one shape but for B.
+        plain: What to make batches of the given order with, where it is not `make`.
     """
 
-    def __init__(self, rows, make, *, batch_size, shuffle, drop_remainder, seed):
-        self.rows, self.make, self.batch_size = rows, make, batch_size
+    group = 1  # how many batches are handed on at a time
+
+    def __init__(self, rows, make, *, batch_size, shuffle=True, drop_remainder=False, seed=0, fixed=True, plain=None):
+        self.rows, self.make, self.batch_size, self.fixed = rows, make, batch_size, fixed
+        self.plain = plain or make
         self.shuffle, self.drop_remainder, self.seed = shuffle, drop_remainder, seed
+        self._drawn = {}
 
     def __len__(self):
         return len(self.rows) // self.batch_size if self.drop_remainder else -(-len(self.rows) // self.batch_size)
 
-    def order(self, epoch):
-        rng = np.random.default_rng([self.seed, epoch])
-        return rng.permutation(len(self.rows)) if self.shuffle else np.arange(len(self.rows))
+    def draw(self, epoch):
+        """The order of an epoch: the numbers of all rows."""
+        if not self.shuffle or epoch == GIVEN:
+            return range(len(self.rows))
+        return np.random.default_rng([self.seed, epoch]).permutation(len(self.rows))
 
-    def batch(self, epoch, number, order):
-        part = order[number * self.batch_size : (number + 1) * self.batch_size]
-        return self.make([self.rows[i] for i in part], np.random.default_rng([self.seed, epoch, number]))
+    def part(self, drawn, number):
+        """Which rows a batch has, in an order that was drawn."""
+        return drawn[number * self.batch_size : (number + 1) * self.batch_size]
+
+    def batch(self, epoch, number):
+        """One batch."""
+        drawn = self._drawn.get(epoch)
+        if drawn is None:
+            drawn = self.draw(epoch)
+            self._drawn = {epoch: drawn}
+        rows = [self.rows[i] for i in self.part(drawn, number)]
+        make = self.plain if epoch == GIVEN else self.make
+        return make(rows, np.random.default_rng([self.seed, epoch, number]))
 
     def epoch(self, epoch):
         """The batches of an epoch, one after the other."""
-        order = self.order(epoch)
-        for number in range(len(self)):
-            yield self.batch(epoch, number, order)
+        return (self.batch(epoch, number) for number in range(len(self)))
+
+    def at(self, step):
+        """The batch of a step, counted over all epochs."""
+        return self.batch(*divmod(step, len(self)))
+
+    def run(self, start=0):
+        """The batches from a step on, without end."""
+        return (self.at(step) for step in itertools.count(start))
+
+    def once(self):
+        """Every row once, in the given order."""
+        return (self.batch(GIVEN, number) for number in range(-(-len(self.rows) // self.batch_size)))
 
 
 class Stream:
@@ -73,44 +106,104 @@ class Stream:
         make, batch_size, shuffle, drop_remainder, seed: As for `Batches`.
     """
 
-    def __init__(self, blocks, make, *, batch_size, shuffle, drop_remainder, seed):
+    fixed = True
+
+    def __init__(self, blocks, make, *, batch_size, shuffle=True, drop_remainder=False, seed=0):
         self.blocks, self.make, self.batch_size = blocks, make, batch_size
         self.shuffle, self.drop_remainder, self.seed = shuffle, drop_remainder, seed
 
-    def epoch(self, epoch):
-        """The batches of an epoch, one after the other."""
+    def rows(self, epoch):
+        """The rows of each batch of an epoch."""
         rng = np.random.default_rng([self.seed, epoch])
-        rest, number = [], 0
+        rest = []
         for block in self.blocks():
             block = list(block)
-            rest += [block[i] for i in rng.permutation(len(block))] if self.shuffle else block
+            mixed = self.shuffle and epoch != GIVEN
+            rest += [block[i] for i in rng.permutation(len(block))] if mixed else block
             while len(rest) >= self.batch_size:
-                yield self._batch(rest[: self.batch_size], epoch, number)
-                rest, number = rest[self.batch_size :], number + 1
-        if rest and not self.drop_remainder:
-            yield self._batch(rest, epoch, number)
+                yield rest[: self.batch_size]
+                rest = rest[self.batch_size :]
+        if rest and (epoch == GIVEN or not self.drop_remainder):
+            yield rest
 
-    def _batch(self, rows, epoch, number):
-        return self.make(rows, np.random.default_rng([self.seed, epoch, number]))
+    def epoch(self, epoch, start=0):
+        """The batches of an epoch from a number on, one after the other; those before are read and not made."""
+        for number, rows in enumerate(self.rows(epoch)):
+            if number >= start:
+                yield self.make(rows, np.random.default_rng([self.seed, epoch, number]))
+
+    def run(self, start=0):
+        """The batches from a step on, without end. The rows before them are read and dropped."""
+        for epoch in itertools.count():
+            count = 0
+            for number, rows in enumerate(self.rows(epoch)):
+                count += 1
+                if start:
+                    start -= 1
+                else:
+                    yield self.make(rows, np.random.default_rng([self.seed, epoch, number]))
+            if not count:
+                return
+
+    def once(self):
+        """Every row once, in the given order."""
+        return self.epoch(GIVEN)
 
 
 class PyBatches(keras.utils.PyDataset):
     """The batches for backends without tf.data."""
 
-    def __init__(self, batches, first_epoch):
-        super().__init__()
+    def __init__(self, batches, first_epoch, **kwargs):
+        super().__init__(**kwargs)
         self.batches, self.number = batches, first_epoch
-        self.order = batches.order(first_epoch)
 
     def __len__(self):
         return len(self.batches)
 
     def __getitem__(self, index):
-        return self.batches.batch(self.number, index, self.order)
+        return self.batches.batch(self.number, index)
 
     def on_epoch_end(self):
         self.number += 1
-        self.order = self.batches.order(self.number)
+
+
+def signature(batch, size, fixed):
+    """Shapes and dtypes of batches like this one; the first axis is `size`."""
+    import tensorflow as tf
+
+    tail = lambda a: a.shape[1:] if fixed else [None] * (a.ndim - 1)  # noqa: E731
+    return tf.nest.map_structure(lambda a: tf.TensorSpec((size, *tail(a)), a.dtype), batch)
+
+
+def resized(spec, size):
+    """The same shapes and dtypes with another first axis."""
+    import tensorflow as tf
+
+    return tf.nest.map_structure(lambda s: tf.TensorSpec((size, *s.shape[1:]), s.dtype), spec)
+
+
+def _grouped(batches, size):
+    while group := list(itertools.islice(batches, size)):
+        yield keras.tree.map_structure(lambda *parts: np.stack(parts), *group)
+
+
+def generated(generator, spec, *, count=None, group=1):
+    """A `tf.data.Dataset` of what a function generates, made ahead of its use.
+
+    A call of the generator costs as much as a small batch takes to train, so many small ones come in one call.
+    """
+    import tensorflow as tf
+
+    if group == 1:
+        made = tf.data.Dataset.from_generator(generator, output_signature=spec)
+    else:
+        several = tf.nest.map_structure(lambda s: tf.TensorSpec((None, *s.shape), s.dtype), spec)
+        made = tf.data.Dataset.from_generator(lambda: _grouped(generator(), group), output_signature=several).unbatch()
+    if count is not None:
+        made = made.apply(tf.data.experimental.assert_cardinality(count))
+    options = tf.data.Options()
+    options.autotune.enabled = False  # its last tick would hold up the end of every short epoch
+    return made.prefetch(max(2, group // 2)).with_options(options)
 
 
 def dataset(batches, first_epoch=0):
@@ -118,19 +211,13 @@ def dataset(batches, first_epoch=0):
 
     Each pass over it is the next epoch.
     """
-    if keras.backend.backend() != "tensorflow" and isinstance(batches, Batches):
+    at_hand = not isinstance(batches, Stream)
+    if keras.backend.backend() != "tensorflow" and at_hand:
         return PyBatches(batches, first_epoch)
-    import tensorflow as tf
-
-    first = next(batches.epoch(first_epoch), None)
+    first = next(iter(batches.epoch(first_epoch)), None)
     if first is None:
         raise InputError("There is no whole batch. Give more rows, a smaller batch_size, or drop_remainder=False.")
-    size = batches.batch_size if batches.drop_remainder else None
-    signature = tf.nest.map_structure(lambda a: tf.TensorSpec((size, *a.shape[1:]), a.dtype), first)
-    epochs = iter(range(first_epoch, 2**62))
-    made = tf.data.Dataset.from_generator(lambda: batches.epoch(next(epochs)), output_signature=signature)
-    if isinstance(batches, Batches):
-        made = made.apply(tf.data.experimental.assert_cardinality(len(batches)))
-    options = tf.data.Options()
-    options.autotune.enabled = False  # its last tick would hold up the end of every short epoch
-    return made.prefetch(2).with_options(options)
+    spec = signature(first, batches.batch_size if batches.drop_remainder else None, batches.fixed)
+    epochs = itertools.count(first_epoch)
+    count, group = (len(batches), batches.group) if at_hand else (None, 1)
+    return generated(lambda: batches.epoch(next(epochs)), spec, count=count, group=group)

@@ -7,9 +7,9 @@ import pickle
 import struct
 from pathlib import Path
 
-import keras
 import numpy as np
 
+from kerastf.data.batching import Batches, PyBatches
 from kerastf.errors import FileFormatError, InputError
 
 IDX_NAMES = ("fashion-mnist", "mnist", "kmnist")
@@ -153,7 +153,41 @@ def _cifar10_batch(folder, name):
         raise FileFormatError(f"This is not a batch of CIFAR-10: {error!r}. Received: {name!r}") from None
 
 
-class ImageBatches(keras.utils.PyDataset):
+class Pictures:
+    """Images at hand that make batches, shifted and mirrored at random.
+
+    Args:
+        images: `(count, H, W, D)`, or what gives as much for a list of numbers.
+        labels: `(count,)`.
+        shift: By how many pixels an image is moved at most; zeros come in.
+        flip: Whether every second image, at random, is mirrored left to right.
+    """
+
+    def __init__(self, images, labels, *, shift=0, flip=False):
+        self.images, self.labels, self.shift, self.flip = images, np.asarray(labels), shift, flip
+
+    def plain(self, chosen, _=None):
+        """A batch of the images of these numbers, as they are."""
+        return self.images[chosen], self.labels[chosen]
+
+    def make(self, chosen, rng):
+        """A batch of the images of these numbers, moved."""
+        images, labels = self.plain(chosen)  # (B, H, W, D)
+        down, right = rng.integers(0, 2 * self.shift + 1, (2, len(chosen)))
+        if self.shift:
+            shape, shift = images.shape, self.shift
+            padded = np.pad(images, ((0, 0), (shift, shift), (shift, shift), (0, 0)))
+            rows = padded.reshape(*padded.shape[:2], -1)  # (B, H + 2 shift, (W + 2 shift) D)
+            # A view of every window of every image: a row of a window is one piece of memory.
+            views = np.lib.stride_tricks.sliding_window_view(rows, (shape[1], shape[2] * shape[3]), axis=(1, 2))
+            images = views[:, :, :: shape[3]][np.arange(len(chosen)), down, right].reshape(shape)
+        if self.flip:
+            mirrored = rng.random(len(chosen)) < 0.5
+            images = np.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
+        return images, labels
+
+
+class ImageBatches(PyBatches):
     """Shuffled batches of images, shifted and mirrored at random; whole batches at a time, on every backend.
 
     What a batch holds is a function of the seed, the epoch and its number. Images that do not fill a batch are left for
@@ -176,43 +210,11 @@ class ImageBatches(keras.utils.PyDataset):
     """
 
     def __init__(self, images, labels, *, batch_size, shift=0, flip=False, seed=0, **kwargs):
-        super().__init__(**kwargs)
         if len(images) != len(labels) or len(images) < batch_size or batch_size < 1:
             raise InputError(
                 f"One label per image, and at least one batch of them, are needed. Received: {len(images)} images, "
                 f"{len(labels)} labels, batch_size={batch_size}"
             )
-        self.labels = np.asarray(labels)
-        self.batch_size = batch_size
-        self.shift = shift
-        self.flip = flip
-        self.seed = seed
-        self.epoch = 0
-        self.shape = images.shape[1:]
-        height, width, channels = self.shape
-        padded = np.pad(images, ((0, 0), (shift, shift), (shift, shift), (0, 0)))
-        rows = padded.reshape(*padded.shape[:2], -1)  # (count, H + 2 shift, (W + 2 shift) D)
-        # A view of every window of every image: a row of a window is one piece of memory.
-        views = np.lib.stride_tricks.sliding_window_view(rows, (height, width * channels), axis=(1, 2))
-        self.windows = views[:, :, ::channels]  # (count, 2 shift + 1, 2 shift + 1, H, W D)
-        self._shuffle()
-
-    def _shuffle(self):
-        self.order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.labels))
-
-    def __len__(self):
-        return len(self.labels) // self.batch_size
-
-    def __getitem__(self, number):
-        chosen = self.order[number * self.batch_size : (number + 1) * self.batch_size]
-        rng = np.random.default_rng([self.seed, self.epoch, number])
-        down, right = rng.integers(0, 2 * self.shift + 1, (2, len(chosen)))
-        images = self.windows[chosen, down, right].reshape(-1, *self.shape)  # (B, H, W, D)
-        if self.flip:
-            mirrored = rng.random(len(chosen)) < 0.5
-            images[mirrored] = images[mirrored, :, ::-1]
-        return images, self.labels[chosen]
-
-    def on_epoch_end(self):
-        self.epoch += 1
-        self._shuffle()
+        make = Pictures(np.asarray(images), labels, shift=shift, flip=flip).make
+        batches = Batches(range(len(images)), make, batch_size=batch_size, drop_remainder=True, seed=seed)
+        super().__init__(batches, 0, **kwargs)

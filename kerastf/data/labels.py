@@ -8,7 +8,7 @@ from kerastf.data.masking import pack, pack_tokens, pad_rows
 from kerastf.errors import InputError
 
 
-def _numbers(labels, classes, what):
+def class_numbers(labels, classes, what):
     """Labels as numbers of `classes`: names, or numbers already. How many classes, or their names, may be given."""
     names = None if classes is None or isinstance(classes, int) else list(classes)
     count = classes if isinstance(classes, int) else None if names is None else len(names)
@@ -26,6 +26,32 @@ def _numbers(labels, classes, what):
             raise InputError(f"Each {what} must {limit}. Received: {label!r}")
         found.append(number)
     return found
+
+
+def label_rows(texts, labels, tokenizer, *, max_length, classes=None, segments=True):
+    """Packed texts with their labels, and what makes a batch of them; `labels` may be None."""
+    tokenizer = require_tokenizer(tokenizer, "pad", "class", "separator")
+    if isinstance(texts, str):
+        raise InputError(f"Texts are a list of strings or pairs. Received: {text.short(texts)}")
+    rows = [pack(t, tokenizer, max_length=max_length) for t in texts]
+    numbers = None
+    if labels is not None:
+        numbers = class_numbers(labels, classes, "label")
+        if len(numbers) != len(rows):
+            raise InputError(f"Each text has a label. Received: {len(rows)} texts, {len(numbers)} labels")
+    return _with_labels(rows, numbers, tokenizer, max_length, segments)
+
+
+def _with_labels(rows, labels, tokenizer, max_length, segments=True):
+    if not rows:
+        raise InputError("There is no text to make batches of.")
+
+    def make(part, _):
+        x = pad_rows([row for row, _ in part], tokenizer, max_length)
+        x = x if segments else x["tokens"]
+        return x if labels is None else (x, np.array([label for _, label in part], "int32"))
+
+    return list(zip(rows, labels or [None] * len(rows), strict=True)), make
 
 
 def labelled(
@@ -59,33 +85,10 @@ def labelled(
         ([[5, 0, 1, 6], [5, 2, 6, 3]], [1, 0])
     """
     require_number("batch_size", batch_size, 1)
-    tokenizer = require_tokenizer(tokenizer, "pad", "class", "separator")
-    if isinstance(texts, str):
-        raise InputError(f"Texts are a list of strings or pairs. Received: {text.short(texts)}")
-    rows = [pack(t, tokenizer, max_length=max_length) for t in texts]
-    numbers = None
-    if labels is not None:
-        numbers = _numbers(labels, classes, "label")
-        if len(numbers) != len(rows):
-            raise InputError(f"Each text has a label. Received: {len(rows)} texts, {len(numbers)} labels")
-    return _finish(rows, numbers, tokenizer, batch_size, max_length, shuffle, drop_remainder, seed, first_epoch)
-
-
-def _finish(rows, labels, tokenizer, batch_size, max_length, shuffle, drop_remainder, seed, first_epoch):
-    """The data set of packed rows and their labels, which may be None."""
-    if not rows:
-        raise InputError("There is no text to make batches of.")
-
-    def make(part, _):
-        x = pad_rows([row for row, _ in part], tokenizer, max_length)
-        return x if labels is None else (x, np.array([label for _, label in part], "int32"))
-
+    rows, make = label_rows(texts, labels, tokenizer, max_length=max_length, classes=classes)
     shuffle = labels is not None if shuffle is None else shuffle
-    batches = Batches(
-        list(zip(rows, labels or [None] * len(rows), strict=True)), make, batch_size=batch_size, shuffle=shuffle,
-        drop_remainder=drop_remainder, seed=seed,
-    )  # fmt: skip
-    return dataset(batches, first_epoch)
+    options = {"batch_size": batch_size, "shuffle": shuffle, "drop_remainder": drop_remainder, "seed": seed}
+    return dataset(Batches(rows, make, **options), first_epoch)
 
 
 def _align(words, tokenizer, max_length):
@@ -102,6 +105,27 @@ def _align(words, tokenizer, max_length):
     if not tokens:
         raise InputError("A sentence to tag has at least one word. Received: []")
     return tokens, places
+
+
+def tag_rows(sentences, tags, tokenizer, *, max_length, classes=None, segments=True):
+    """Packed words with their tags, and what makes a batch of them; `tags` may be None."""
+    require_number("max_length", max_length, 3)
+    tokenizer = require_tokenizer(tokenizer, "pad", "class", "separator")
+    sentences = list(sentences)
+    aligned = [_align(words, tokenizer, max_length) for words in sentences]
+    labels = None
+    if tags is not None:
+        labels = []
+        for words, named, (_, places) in zip(sentences, tags, aligned, strict=True):
+            if len(words) != len(named):
+                raise InputError(f"Each word has a tag. Received: {len(words)} words, {len(named)} tags")
+            row = np.full(max_length, -1, "int32")
+            for number, place in zip(class_numbers(named, classes, "tag"), places, strict=True):
+                if place is not None:
+                    row[place] = number
+            labels.append(row)
+    rows = [pack_tokens([tokens], tokenizer, max_length) for tokens, _ in aligned]
+    return _with_labels(rows, labels, tokenizer, max_length, segments)
 
 
 def tagged(
@@ -135,23 +159,10 @@ def tagged(
         ([[5, 0, 1, 2, 6, 3]], [[-1, 1, -1, 0, -1, -1]])
     """
     require_number("batch_size", batch_size, 1)
-    require_number("max_length", max_length, 3)
-    tokenizer = require_tokenizer(tokenizer, "pad", "class", "separator")
-    sentences = list(sentences)
-    aligned = [_align(words, tokenizer, max_length) for words in sentences]
-    labels = None
-    if tags is not None:
-        labels = []
-        for words, named, (_, places) in zip(sentences, tags, aligned, strict=True):
-            if len(words) != len(named):
-                raise InputError(f"Each word has a tag. Received: {len(words)} words, {len(named)} tags")
-            row = np.full(max_length, -1, "int32")
-            for number, place in zip(_numbers(named, classes, "tag"), places, strict=True):
-                if place is not None:
-                    row[place] = number
-            labels.append(row)
-    rows = [pack_tokens([tokens], tokenizer, max_length) for tokens, _ in aligned]
-    return _finish(rows, labels, tokenizer, batch_size, max_length, shuffle, drop_remainder, seed, first_epoch)
+    rows, make = tag_rows(sentences, tags, tokenizer, max_length=max_length, classes=classes)
+    shuffle = tags is not None if shuffle is None else shuffle
+    options = {"batch_size": batch_size, "shuffle": shuffle, "drop_remainder": drop_remainder, "seed": seed}
+    return dataset(Batches(rows, make, **options), first_epoch)
 
 
 def word_tags(predictions, sentences, tokenizer, *, classes, outside="O"):

@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 
+from kerastf.data.batching import Batches, dataset
 from kerastf.errors import InputError
 
 _NOUNS = ("baker", "miller", "sailor", "teacher", "gardener", "painter", "doctor", "farmer")
@@ -62,6 +63,38 @@ def corpus(size=200_000, *, seed=0):
     return "".join(parts)[:size]
 
 
+class Windows:
+    """The windows of a sequence, one after the other: where each begins.
+
+    Args:
+        tokens: The sequence.
+        length: Length T of a window; its target is one token later.
+    """
+
+    def __init__(self, tokens, length):
+        self.tokens, self.length = tokens, length
+
+    def __len__(self):
+        return -(-(len(self.tokens) - self.length) // self.length)
+
+    def __getitem__(self, number):
+        return number * self.length
+
+    def make(self, starts, _):
+        """Inputs and targets `(B, T)`."""
+        found = self.tokens[np.asarray(starts)[:, None] + np.arange(self.length + 1)].astype("int32")
+        return found[:, :-1], found[:, 1:]
+
+    def draw(self, rows, rng):
+        """As many windows at random places."""
+        return self.make(rng.integers(0, len(self.tokens) - self.length, len(rows)), rng)
+
+
+class _SameEachPass(Batches):
+    def batch(self, epoch, number):
+        return super().batch(0, number)
+
+
 def next_token(tokens, *, length, batch_size, steps=None, seed=0):
     """Windows of a long sequence for a language model: the target is the input, one token later.
 
@@ -81,31 +114,14 @@ def next_token(tokens, *, length, batch_size, steps=None, seed=0):
         >>> x.numpy().tolist(), y.numpy().tolist()
         ([[0, 1, 2, 3], [4, 5, 6, 7]], [[1, 2, 3, 4], [5, 6, 7, 8]])
     """
-    import tensorflow as tf
-
     tokens = np.asarray(tokens, dtype="int32")
     if tokens.ndim != 1 or len(tokens) <= length:
         raise InputError(
             f"`tokens` must be one sequence of more than {length} tokens. "
             f"Received: shape {tokens.shape}, length={length}"
         )
-    whole = tf.constant(tokens)
+    windows = Windows(tokens, length)
+    options = {"batch_size": batch_size, "shuffle": False, "seed": seed}
     if steps is None:
-        starts = tf.data.Dataset.range(0, len(tokens) - length, length)
-    else:
-        starts = tf.data.Dataset.range(steps * batch_size).map(
-            lambda i: tf.random.stateless_uniform(
-                (), tf.stack([tf.constant(seed, "int64"), i]), 0, len(tokens) - length, dtype="int64"
-            )
-        )
-
-    def window(start):
-        return whole[start : start + length + 1]
-
-    def split(batch):
-        return batch[:, :-1], batch[:, 1:]
-
-    batches = starts.map(window).batch(batch_size, drop_remainder=steps is not None).map(split).prefetch(2)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # its last tick would hold up the end of every short epoch
-    return batches.with_options(options)
+        return dataset(Batches(windows, windows.make, **options))
+    return dataset(_SameEachPass(range(steps * batch_size), windows.draw, drop_remainder=True, **options))

@@ -3,70 +3,86 @@
 Shapes: B blocks, T centres in a block, W tokens on both sides of them, S = T + 2 W.
 """
 
+import itertools
+import os
 import tempfile
 from pathlib import Path
 
-import keras
 import numpy as np
 
 from kerastf import text
+from kerastf.data.batching import GIVEN, dataset
 from kerastf.errors import ConfigError, InputError
 
 LINE_END = -1
 LONGEST = 10_000  # a longer line is cut, as gensim does, so that memory has a bound
-CHUNK = 2**19  # numbers read at a time; blocks are shuffled within as many
+CHUNK = 2**19  # numbers read at a time, in whole lines; blocks are shuffled within as many
 
 
-class _Windows:
-    """The windows of a corpus, epoch after epoch: all is a function of (seed, epoch).
+class Neighbours:
+    """The windows of a corpus, each batch by its number: all is a function of (seed, epoch, chunk).
 
     The texts are encoded once, into a temporary file of four bytes per word. Pairs of words never exist: a block holds
-    T centres with W tokens on both sides, and says how far each centre's window reaches.
+    T centres with W tokens on both sides, and says how far each centre's window reaches. How many words are kept is
+    random, how many batches a chunk of the file has must not be: its last blocks may be empty.
     """
+
+    fixed, drop_remainder, group = True, True, 32
 
     def __init__(self, texts, tokenizer, *, window, length, batch_size, subsample, shuffle, seed):
         self.window, self.length, self.batch_size = window, length, batch_size
         self.shuffle, self.seed = shuffle, seed
-        self.file, self.counts = _encode(texts, tokenizer)
+        self.file, self.counts, self.chunks = _encode(texts, tokenizer)
         self.chances = keep_probabilities(self.counts, subsample)
-        kept = float(self.counts @ self.chances)
-        noise = float(np.sqrt(self.counts @ (self.chances * (1 - self.chances))))
-        # How many words are kept is random, how many steps an epoch has must not be: the last blocks may be empty.
-        self.steps = max(1, int(np.ceil((kept + 4 * noise) / (length * batch_size))))
+        kept = np.array([self._expected(*chunk) for chunk in self.chunks])
+        self.ends = np.cumsum(np.maximum(1, np.ceil(kept / (length * batch_size)).astype("int64")))
+        self.steps = int(self.ends[-1])
+        self._made = (None, None)
 
-    def epoch(self, number):
-        """Batches of an epoch, some at a time: tokens `(N, B, S)` and reaches `(N, B, T, 2)`, int32."""
-        rng = np.random.default_rng([self.seed, number])
-        done, blocks, rest = 0, self._no_blocks(), None
-        for numbers in self._chunks():
-            fresh, rest = self._blocks(self._read(numbers, rng), rest)
-            blocks = [np.concatenate(both) for both in zip(blocks, fresh, strict=True)]
-            if self.shuffle:
-                order = rng.permutation(len(blocks[0]))
-                blocks = [b[order] for b in blocks]
-            count = min(len(blocks[0]) // self.batch_size, self.steps - done)
-            if count:
-                yield self._batches(blocks, count)
-            blocks, done = [b[count * self.batch_size :] for b in blocks], done + count
-        if done < self.steps:
-            last, _ = self._blocks([np.zeros(self.length, "int32")] * 3, rest)  # fills up what is left of a block
-            blocks = [np.concatenate(both) for both in zip(blocks, last, strict=True)]
-            missing = (self.steps - done) * self.batch_size - len(blocks[0])
-            blocks = [np.pad(b, ((0, max(missing, 0)), *((0, 0),) * (b.ndim - 1))) for b in blocks]
-            yield self._batches(blocks, self.steps - done)
+    def __len__(self):
+        return self.steps
 
-    def _chunks(self):
-        """Whole lines of numbers, about `CHUNK` at a time."""
-        self.file.seek(0)
-        rest = np.zeros(0, "int32")
-        while True:
-            read = np.frombuffer(self.file.read(4 * CHUNK), "int32")
-            if not len(read):
-                return
-            numbers = np.concatenate([rest, read])
-            end = len(numbers) - int(np.argmax(numbers[::-1] == LINE_END))
-            rest = numbers[end:]
-            yield numbers[:end]
+    def _expected(self, at, count):
+        """How many words of a chunk are kept, and four standard deviations more."""
+        chances = self.chances[(numbers := self._numbers(at, count))] * (numbers != LINE_END)
+        return chances.sum(dtype="float64") + 4 * np.sqrt((chances * (1 - chances)).sum(dtype="float64"))
+
+    def _numbers(self, at, count):
+        return np.frombuffer(os.pread(self.file.fileno(), 4 * count, 4 * at), "int32")
+
+    def batch(self, epoch, number):
+        """One batch: tokens `(B, S)` and reaches `(B, T, 2)`, int32."""
+        chunk = int(np.searchsorted(self.ends, number, side="right"))
+        if self._made[0] != (epoch, chunk):
+            self._made = ((epoch, chunk), self._make(epoch, chunk))
+        first = (number - (int(self.ends[chunk - 1]) if chunk else 0)) * self.batch_size
+        return tuple(b[first : first + self.batch_size] for b in self._made[1])
+
+    def _make(self, epoch, chunk):
+        """All blocks of a chunk, the last of them empty."""
+        rng = np.random.default_rng([self.seed, epoch, chunk])
+        blocks = self._blocks(*self._read(self._numbers(*self.chunks[chunk]), rng))
+        if self.shuffle and epoch != GIVEN:
+            order = rng.permutation(len(blocks[0]))
+            blocks = [b[order] for b in blocks]
+        count = int(self.ends[chunk] - (self.ends[chunk - 1] if chunk else 0)) * self.batch_size
+        return [np.pad(b[:count], ((0, max(count - len(b), 0)), *((0, 0),) * (b.ndim - 1))) for b in blocks]
+
+    def epoch(self, epoch):
+        """The batches of an epoch, one after the other."""
+        return (self.batch(epoch, number) for number in range(self.steps))
+
+    def at(self, step):
+        """The batch of a step, counted over all epochs."""
+        return self.batch(*divmod(step, self.steps))
+
+    def run(self, start=0):
+        """The batches from a step on, without end."""
+        return (self.at(step) for step in itertools.count(start))
+
+    def once(self):
+        """The batches of one pass in the corpus's order."""
+        return self.epoch(GIVEN)
 
     def _read(self, numbers, rng):
         """Tokens that are kept, and how far the window of each reaches to the left and to the right."""
@@ -81,41 +97,42 @@ class _Windows:
         last = borders[np.cumsum(starts)] - 1 if len(tokens) else at
         return [tokens, np.minimum(reach, at - first), np.minimum(reach, last - at)]
 
-    def _blocks(self, fresh, rest):
-        """Cuts what came and what was left before into blocks; returns them and what is left now."""
-        before, *old = rest or [np.zeros(self.window, "int32"), *[np.zeros(0, "int32")] * 3]
-        tokens, left, right = (np.concatenate(both) for both in zip(old, fresh, strict=True))
-        count = len(tokens) // self.length
-        end = count * self.length
-        padded = np.concatenate([before, tokens, np.zeros(self.window, "int32")])
+    def _blocks(self, tokens, left, right):
+        """Cuts what is kept into blocks of T centres; the last one is filled up with centres that reach nowhere."""
+        count = -(-len(tokens) // self.length)
+        fill = count * self.length - len(tokens)
+        padded = np.pad(tokens, (self.window, fill + self.window))
         starts = np.arange(count)[:, None] * self.length
         blocks = padded[starts + np.arange(self.length + 2 * self.window)]  # (count, S)
-        reaches = np.stack([left[:end], right[:end]], axis=-1).reshape(count, self.length, 2)
-        return [blocks, reaches], [padded[end : end + self.window], tokens[end:], left[end:], right[end:]]
-
-    def _no_blocks(self):
-        return [np.zeros((0, self.length + 2 * self.window), "int32"), np.zeros((0, self.length, 2), "int32")]
-
-    def _batches(self, blocks, count):
-        return tuple(b[: count * self.batch_size].reshape(count, self.batch_size, *b.shape[1:]) for b in blocks)
+        reaches = np.pad(np.stack([left, right], axis=-1), ((0, fill), (0, 0)))
+        return blocks, reaches.reshape(count, self.length, 2)
 
 
 def _encode(texts, tokenizer):
-    """The numbers of all texts in a temporary file, each text ended by `LINE_END`, and how often each number occurs."""
+    """The numbers of all texts in a temporary file, each text ended by `LINE_END`; their counts; where chunks are."""
     file = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the data set)
     counts = np.zeros(tokenizer.vocab_size, "int64")
+    chunks, start, at = [], 0, 0
     for line in texts:
         numbers = np.asarray(tokenizer.encode_known(line), "int32")
         np.add.at(counts, numbers, 1)
-        for at in range(0, len(numbers), LONGEST):
-            file.write(numbers[at : at + LONGEST].tobytes() + np.int32(LINE_END).tobytes())
+        for first in range(0, len(numbers), LONGEST):
+            part = numbers[first : first + LONGEST]
+            file.write(part.tobytes() + np.int32(LINE_END).tobytes())
+            at += len(part) + 1
+            if at - start >= CHUNK:
+                chunks.append((start, at - start))
+                start = at
+    if at > start:
+        chunks.append((start, at - start))
     if not counts.any():
         file.close()
         raise InputError(
             f"The corpus has no word of the tokenizer's vocabulary of {tokenizer.vocab_size}: it is empty, or of "
             f"another language or spelling than the texts the tokenizer was trained on."
         )
-    return file, counts
+    file.flush()
+    return file, counts, chunks
 
 
 def keep_probabilities(counts, subsample):
@@ -133,27 +150,6 @@ def keep_probabilities(counts, subsample):
     with np.errstate(divide="ignore", invalid="ignore"):
         chances = np.minimum(1, np.sqrt(subsample / shares) + subsample / shares) if subsample else np.ones(len(counts))
     return np.where(counts > 0, chances, 0).astype("float32")
-
-
-class _PyWindows(keras.utils.PyDataset):
-    """The same batches for backends without tf.data. They come in order, whatever index is asked for."""
-
-    def __init__(self, windows, first_epoch):
-        super().__init__()
-        self.windows, self.number = windows, first_epoch
-        self.batches = self._stream()
-
-    def __len__(self):
-        return self.windows.steps
-
-    def __getitem__(self, index):
-        return next(self.batches)
-
-    def _stream(self):
-        while True:
-            for tokens, reaches in self.windows.epoch(self.number):
-                yield from zip(tokens, reaches, strict=True)
-            self.number += 1
 
 
 def windows(
@@ -207,23 +203,8 @@ def windows(
     if tokenizer is None:
         raise ConfigError("`tokenizer` is needed. Received: tokenizer=None")
     texts = text.read_lines(corpus) if isinstance(corpus, str | Path) else corpus
-    found = _Windows(
+    found = Neighbours(
         texts, tokenizer, window=window, length=length, batch_size=batch_size, subsample=subsample, shuffle=shuffle,
         seed=seed,
     )  # fmt: skip
-    if keras.backend.backend() != "tensorflow":
-        return _PyWindows(found, first_epoch)
-    import tensorflow as tf
-
-    epochs = iter(range(first_epoch, 2**62))
-    # Many batches per call of the generator: each call costs as much as a small batch takes to train.
-    dataset = tf.data.Dataset.from_generator(
-        lambda: found.epoch(next(epochs)),
-        output_signature=(
-            tf.TensorSpec((None, batch_size, length + 2 * window), "int32"),
-            tf.TensorSpec((None, batch_size, length, 2), "int32"),
-        ),
-    ).unbatch()
-    options = tf.data.Options()
-    options.autotune.enabled = False  # its last tick would hold up the end of every short epoch
-    return dataset.apply(tf.data.experimental.assert_cardinality(found.steps)).prefetch(16).with_options(options)
+    return dataset(found, first_epoch)

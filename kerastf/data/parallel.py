@@ -3,10 +3,10 @@
 import warnings
 from pathlib import Path
 
-import keras
 import numpy as np
 
 from kerastf import text
+from kerastf.data.batching import GIVEN, Batches, dataset
 from kerastf.errors import ConfigError, FileFormatError, InputError
 
 
@@ -114,7 +114,7 @@ def _lengths(max_length):
     return both
 
 
-def _encode(pairs, source_tokenizer, target_tokenizer, limits, too_long):
+def encode_pairs(pairs, source_tokenizer, target_tokenizer, limits, too_long):
     """Rows `(source, start + target + end)` that are kept, and one warning for the rest."""
     rows, empty, long = [], 0, 0
     start, end = target_tokenizer.start_id, target_tokenizer.end_id
@@ -135,15 +135,22 @@ def _encode(pairs, source_tokenizer, target_tokenizer, limits, too_long):
     return rows
 
 
-class _Batches:
-    """The batches of one epoch after the other: pairs of like length together, at most one batch not full.
+class Buckets(Batches):
+    """Batches of pairs of like length, at most one of them not full.
 
     What does not fill a batch of its bucket goes on to the next longer one. All is a function of (seed, epoch).
+
+    Args:
+        rows: Pairs `(source, start + target + end)` of tokens.
+        pads: What sources and targets are filled up with.
+        multiple: S and T are multiples of this number.
+        bucket: Whether pairs of like length stand together; otherwise there is one shape.
+        sizes: The one shape `(S, T)`, where it is not to come from the rows.
+        **options: As for `Batches`.
     """
 
-    def __init__(self, rows, pads, *, batch_size, multiple, bucket, shuffle, drop_remainder, seed):
-        self.rows, self.pads, self.seed = rows, pads, seed
-        self.batch_size, self.shuffle, self.drop_remainder = batch_size, shuffle, drop_remainder
+    def __init__(self, rows, pads, *, multiple, bucket, sizes=None, **options):
+        self.pads = pads
         lengths = np.array([(len(s), len(t) - 1) for s, t in rows])
         rounded = -(-lengths // multiple) * multiple  # (N, 2)
         longest = rounded.max(axis=1) if bucket else np.zeros(len(rows), "int64")
@@ -151,52 +158,36 @@ class _Batches:
         shapes = [rounded[self.buckets == b].max(axis=0) for b in range(self.buckets.max() + 1)]
         # A longer bucket must hold what a shorter one hands on.
         self.shapes = [tuple(int(n) for n in s) for s in np.maximum.accumulate(shapes)]
+        if sizes is not None:
+            self.shapes = [sizes]
+        rows = [(*row, bucket) for row, bucket in zip(rows, self.buckets.tolist(), strict=True)]
+        super().__init__(rows, self._make, fixed=len(self.shapes) == 1, **options)
 
-    def epoch(self, number):
-        """The batches of an epoch, one after the other."""
-        for indices, shape in self.plan(number):
-            yield self.batch(indices, shape)
-
-    def plan(self, number):
-        """Which rows and which shape each batch of an epoch has."""
-        rng = np.random.default_rng([self.seed, number])
+    def draw(self, epoch):
+        """Which rows each batch of an epoch has."""
+        if epoch == GIVEN:
+            return [range(len(self.rows))[i : i + self.batch_size] for i in range(0, len(self.rows), self.batch_size)]
+        rng = np.random.default_rng([self.seed, epoch])
         order = rng.permutation(len(self.rows)) if self.shuffle else np.arange(len(self.rows))
         plan, rest = [], order[:0]
-        for bucket, shape in enumerate(self.shapes):
+        for bucket in range(len(self.shapes)):
             found = np.concatenate([rest, order[self.buckets[order] == bucket]])
             full = len(found) - len(found) % self.batch_size
-            plan += [(found[i : i + self.batch_size], shape) for i in range(0, full, self.batch_size)]
+            plan += [found[i : i + self.batch_size] for i in range(0, full, self.batch_size)]
             rest = found[full:]
         if len(rest) and not self.drop_remainder:
-            plan.append((rest, self.shapes[-1]))
+            plan.append(rest)
         return [plan[i] for i in (rng.permutation(len(plan)) if self.shuffle else range(len(plan)))]
 
-    def batch(self, indices, shape):
-        rows = [self.rows[i] for i in indices]
-        source = text.pad([s for s, _ in rows], self.pads[0], shape[0])  # (B, S)
-        target = text.pad([t[:-1] for _, t in rows], self.pads[1], shape[1])  # (B, T)
-        label = text.pad([t[1:] for _, t in rows], self.pads[1], shape[1])  # (B, T)
+    def part(self, drawn, number):
+        return drawn[number]
+
+    def _make(self, rows, _):
+        shape = self.shapes[max(bucket for *_, bucket in rows)]
+        source = text.pad([s for s, _, _ in rows], self.pads[0], shape[0])  # (B, S)
+        target = text.pad([t[:-1] for _, t, _ in rows], self.pads[1], shape[1])  # (B, T)
+        label = text.pad([t[1:] for _, t, _ in rows], self.pads[1], shape[1])  # (B, T)
         return {"source": source, "target": target}, label
-
-
-class _PyBatches(keras.utils.PyDataset):
-    """The same batches for backends without tf.data."""
-
-    def __init__(self, batches, first_epoch):
-        super().__init__()
-        self.batches = batches
-        self.epoch = first_epoch
-        self.plan = batches.plan(first_epoch)
-
-    def __len__(self):
-        return len(self.plan)
-
-    def __getitem__(self, index):
-        return self.batches.batch(*self.plan[index])
-
-    def on_epoch_end(self):
-        self.epoch += 1
-        self.plan = self.batches.plan(self.epoch)
 
 
 def pairs(
@@ -243,24 +234,9 @@ def pairs(
         raise InputError(f"`too_long` must be 'drop' or 'cut'. Received: too_long={too_long!r}")
     source_tokenizer = _require(source_tokenizer, "source_tokenizer", "pad")
     target_tokenizer = _require(target_tokenizer, "target_tokenizer", "pad", "start", "end")
-    rows = _encode(_collect(sources, targets), source_tokenizer, target_tokenizer, _lengths(max_length), too_long)
-    batches = _Batches(
+    rows = encode_pairs(_collect(sources, targets), source_tokenizer, target_tokenizer, _lengths(max_length), too_long)
+    batches = Buckets(
         rows, (source_tokenizer.pad_id, target_tokenizer.pad_id), batch_size=batch_size, multiple=multiple,
         bucket=bucket, shuffle=shuffle, drop_remainder=drop_remainder, seed=seed,
     )  # fmt: skip
-    if keras.backend.backend() != "tensorflow":
-        return _PyBatches(batches, first_epoch)
-    import tensorflow as tf
-
-    epochs = iter(range(first_epoch, 2**62))
-    size = batch_size if drop_remainder else None
-    length, width = batches.shapes[0] if len(batches.shapes) == 1 else (None, None)
-    spec = lambda n: tf.TensorSpec((size, n), "int32")  # noqa: E731
-    dataset = tf.data.Dataset.from_generator(
-        lambda: batches.epoch(next(epochs)),
-        output_signature=({"source": spec(length), "target": spec(width)}, spec(width)),
-    )
-    count = len(rows) // batch_size if drop_remainder else -(-len(rows) // batch_size)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # its last tick would hold up the end of every short epoch
-    return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(2).with_options(options)
+    return dataset(batches, first_epoch)

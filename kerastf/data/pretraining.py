@@ -38,7 +38,7 @@ def _blocks(items, size):
         yield block
 
 
-def _text_rows(texts, tokenizer, length, join):
+def text_rows(texts, tokenizer, length, join):
     """Rows of at most `length` tokens; joined texts have a separator between them, and fill their rows."""
     rest: list[int] = []
     for line in texts:
@@ -52,6 +52,20 @@ def _text_rows(texts, tokenizer, length, join):
             yield np.array(row[:-1] if row[-1] == tokenizer.separator_id else row, "int32")
     if rest:
         yield np.array(rest, "int32")
+
+
+def masker(tokenizer, *, max_length, mask_rate):
+    """What makes a batch of rows of tokens, some of them hidden."""
+    slots = slots_of(mask_rate, max_length, 2)
+
+    def make(rows, rng):
+        x = pad_rows([pack_tokens([r], tokenizer, max_length) for r in rows], tokenizer, max_length)
+        x["tokens"], x["masked_positions"], labels = mask_tokens(
+            x["tokens"], tokenizer, rng, rate=mask_rate, slots=slots
+        )
+        return x, labels
+
+    return make
 
 
 def masked_text(
@@ -91,19 +105,11 @@ def masked_text(
     """
     _check(batch_size, max_length, mask_rate, 3)
     tokenizer = require_tokenizer(tokenizer, "pad", "class", "separator", "mask")
-    slots = slots_of(mask_rate, max_length, 2)
-
-    def make(rows, rng):
-        x = pad_rows([pack_tokens([r], tokenizer, max_length) for r in rows], tokenizer, max_length)
-        x["tokens"], x["masked_positions"], labels = mask_tokens(
-            x["tokens"], tokenizer, rng, rate=mask_rate, slots=slots
-        )
-        return x, labels
-
+    make = masker(tokenizer, max_length=max_length, mask_rate=mask_rate)
     options = {"batch_size": batch_size, "shuffle": shuffle, "drop_remainder": drop_remainder, "seed": seed}
     files = _files(texts)
     if files is None:
-        rows = list(_text_rows(texts, tokenizer, max_length - 2, join))
+        rows = list(text_rows(texts, tokenizer, max_length - 2, join))
         if not rows:
             raise InputError("There is no text to make batches of: all texts are empty.")
         return dataset(Batches(rows, make, **options), first_epoch)
@@ -111,7 +117,7 @@ def masked_text(
 
     def blocks():
         lines = (line for file in files for line in text.read_lines(file))
-        yield from _blocks(_text_rows(lines, tokenizer, max_length - 2, join), buffer)
+        yield from _blocks(text_rows(lines, tokenizer, max_length - 2, join), buffer)
 
     return dataset(Stream(blocks, make, **options), first_epoch)
 
@@ -169,6 +175,39 @@ def draw_pair(pool, number, first, last, rng):
     return np.concatenate(document[first:cut]), np.concatenate(second), int(real)
 
 
+def pair_masker(tokenizer, *, max_length, mask_rate):
+    """What makes a batch of chunks of sentences: each cut in two, paired and masked anew."""
+    slots = slots_of(mask_rate, max_length, 3)
+
+    def make(rows, rng):
+        drawn = [draw_pair(*row, rng) for row in rows]
+        x = pad_rows([pack_tokens(d[:2], tokenizer, max_length) for d in drawn], tokenizer, max_length)
+        x["tokens"], x["masked_positions"], labels = mask_tokens(
+            x["tokens"], tokenizer, rng, rate=mask_rate, slots=slots
+        )
+        return x, {"masked_tokens": labels, "next_sentence": np.array([d[2] for d in drawn], "int32")}
+
+    return make
+
+
+def _chunk_rows(pool, max_length, start=0, checked=False):
+    """The chunks of encoded documents, each with all documents, from which others are drawn."""
+    found = []
+    for number in range(start, len(pool)):
+        found += [(pool, number, *chunk) for chunk in _chunks(pool[number], max_length - 3)]
+    if not checked and (len(pool) < 2 or not found):
+        raise InputError(
+            "Next sentences need at least two documents, and one of two sentences. "
+            f"Received: {len(pool)} documents that are not empty, {sum(len(d) > 1 for d in pool)} of two sentences"
+        )
+    return found
+
+
+def pair_rows(documents, tokenizer, *, max_length):
+    """The rows of lists of sentences."""
+    return _chunk_rows(list(_encode_documents(documents, tokenizer)), max_length)
+
+
 def sentence_pairs(
     documents, tokenizer, *, batch_size, max_length=128, mask_rate=0.15, shuffle=True, drop_remainder=False,
     buffer=1000, seed=0, first_epoch=0,
@@ -201,35 +240,11 @@ def sentence_pairs(
     """
     _check(batch_size, max_length, mask_rate, 5)
     tokenizer = require_tokenizer(tokenizer, "pad", "class", "separator", "mask")
-    slots = slots_of(mask_rate, max_length, 3)
-
-    def make(rows, rng):
-        drawn = [draw_pair(*row, rng) for row in rows]
-        x = pad_rows([pack_tokens(d[:2], tokenizer, max_length) for d in drawn], tokenizer, max_length)
-        x["tokens"], x["masked_positions"], labels = mask_tokens(
-            x["tokens"], tokenizer, rng, rate=mask_rate, slots=slots
-        )
-        return x, {"masked_tokens": labels, "next_sentence": np.array([d[2] for d in drawn], "int32")}
-
-    def rows_of(pool, start=0):
-        found = []
-        for number in range(start, len(pool)):
-            found += [(pool, number, *chunk) for chunk in _chunks(pool[number], max_length - 3)]
-        return found
-
-    def require(pool, rows):
-        if len(pool) < 2 or not rows:
-            raise InputError(
-                "Next sentences need at least two documents, and one of two sentences. "
-                f"Received: {len(pool)} documents that are not empty, {sum(len(d) > 1 for d in pool)} of two sentences"
-            )
-
+    make = pair_masker(tokenizer, max_length=max_length, mask_rate=mask_rate)
     options = {"batch_size": batch_size, "shuffle": shuffle, "drop_remainder": drop_remainder, "seed": seed}
     files = _files(documents)
     if files is None:
-        pool = list(_encode_documents(documents, tokenizer))
-        rows = rows_of(pool)
-        require(pool, rows)
+        rows = pair_rows(documents, tokenizer, max_length=max_length)
         return dataset(Batches(rows, make, **options), first_epoch)
     require_number("buffer", buffer, 2)
 
@@ -238,9 +253,7 @@ def sentence_pairs(
         for pool in _blocks(_encode_documents(_read_documents(files), tokenizer), buffer):
             start = len(before) if len(pool) < 2 else 0  # a document left alone is paired with those before it
             pool = [*before, *pool] if len(pool) < 2 else pool
-            if not before:
-                require(pool, rows_of(pool))
-            yield rows_of(pool, start)
+            yield _chunk_rows(pool, max_length, start, checked=bool(before))
             before = pool
 
     return dataset(Stream(blocks, make, **options), first_epoch)

@@ -98,6 +98,21 @@ def _label(window, record):
     return window.first + inside[0], window.first + inside[-1]
 
 
+def span_rows(records, tokenizer, *, max_length, stride, answers=True):
+    """Windows with the places of their answers, and what makes a batch of them."""
+    tokenizer = require_tokenizer(tokenizer, "pad", "class", "separator")
+    records = list(records)
+    windows = windows_of(records, tokenizer, max_length=max_length, stride=stride)
+    if not windows:
+        raise InputError("There is no question to make batches of.")
+
+    def make(part, _):
+        x = pad_rows([row for row, _ in part], tokenizer, max_length)
+        return (x, np.array([label for _, label in part], "int32")) if answers else x
+
+    return [(w.row, _label(w, records[w.record]) if answers else None) for w in windows], make
+
+
 def questions(
     records, tokenizer, *, batch_size, max_length=384, stride=128, answers=True, shuffle=None, drop_remainder=False,
     seed=0, first_epoch=0,
@@ -124,22 +139,10 @@ def questions(
         `keras.utils.PyDataset` of the same batches.
     """
     require_number("batch_size", batch_size, 1)
-    tokenizer = require_tokenizer(tokenizer, "pad", "class", "separator")
-    records = list(records)
-    windows = windows_of(records, tokenizer, max_length=max_length, stride=stride)
-    if not windows:
-        raise InputError("There is no question to make batches of.")
-    rows = [(w.row, _label(w, records[w.record]) if answers else None) for w in windows]
-
-    def make(part, _):
-        x = pad_rows([row for row, _ in part], tokenizer, max_length)
-        return (x, np.array([label for _, label in part], "int32")) if answers else x
-
-    batches = Batches(
-        rows, make, batch_size=batch_size, shuffle=answers if shuffle is None else shuffle,
-        drop_remainder=drop_remainder, seed=seed,
-    )  # fmt: skip
-    return dataset(batches, first_epoch)
+    rows, make = span_rows(records, tokenizer, max_length=max_length, stride=stride, answers=answers)
+    shuffle = answers if shuffle is None else shuffle
+    options = {"batch_size": batch_size, "shuffle": shuffle, "drop_remainder": drop_remainder, "seed": seed}
+    return dataset(Batches(rows, make, **options), first_epoch)
 
 
 def answers(predictions, records, tokenizer, *, max_length=384, stride=128, max_answer=30):

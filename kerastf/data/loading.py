@@ -1,0 +1,201 @@
+"""One call from a source to batches: `load`."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from kerastf import text
+from kerastf.data import embedded, files, memory
+from kerastf.data.batching import require_number
+from kerastf.data.feeds import Found
+from kerastf.data.labels import class_numbers
+from kerastf.data.records import Images, hold_out
+from kerastf.data.tasks import TASKS
+from kerastf.errors import ConfigError, InputError
+from kerastf.registry import did_you_mean, nearest
+
+COMMON = {"batch_size": 32, "seed": 0, "valid": 0.1, "static": False, "shuffle": True}
+TEXT = {"tokenizer": None, "vocab_size": 8000, "special_tokens": None}
+TRAINED_WITH = {"vocab_size", "special_tokens", "lowercase", "min_count", "learner", "max_characters"}
+PLURALS = {"characters": "character", "bytes": "byte", "words": "word", "wordpieces": "wordpiece"}
+
+
+def _origin(source, task):
+    """What reads a source, and the options it knows."""
+    if not isinstance(source, str | Path):
+        return memory.read, {"keys": None}
+    kind, _, name = str(source).partition(":")
+    if kind == "embedded":
+        found = embedded.find(name, task)
+        return lambda _, o, task: found.read(o, task), found.options
+    return files.read, {"keys": None}
+
+
+def _options(task, known, given):
+    """All options of a call, defaults filled in; or one error with everything that is wrong."""
+    wrong = [f"`{n}`{did_you_mean(nearest(n, known))}".rstrip() for n in given if n not in known]
+    if wrong:
+        raise ConfigError(
+            f"The task `{task}` from this source has no option {', '.join(wrong)}. Options: {', '.join(known)}. "
+            f"Received: {', '.join(sorted(given))}"
+        )
+    o = SimpleNamespace(**{**known, **given})
+    require_number("batch_size", o.batch_size, 1)
+    require_number("seed", o.seed, 0)
+    if isinstance(getattr(o, "length", None), int) or not hasattr(o, "length"):
+        require_number("length", getattr(o, "length", 1), 1)
+    if o.valid is not None and not (isinstance(o.valid, int | float) and 0 <= o.valid < 1):
+        raise InputError(f"`valid` is the share to hold out, in [0, 1). Received: valid={o.valid!r}")
+    return o
+
+
+def _texts(task, records):
+    """What a tokenizer is trained on; two lists for translation."""
+    if task == "translation":
+        return [r["source"] for r in records], [r["target"] for r in records]
+    if task == "span":
+        return [t for r in records for t in (r["question"], r["context"])]
+    if task == "tagging":
+        return [" ".join(r["words"]) for r in records]
+    return [t for r in records for t in ([r["text"]] if isinstance(r["text"], str) else r["text"])]
+
+
+def make_tokenizer(given, texts, *, special, vocab_size):
+    """A tokenizer as it is given, or trained on texts where it is told by name.
+
+    Args:
+        given: A tokenizer, its configuration, its name, or a dict of its name and options of its training.
+        texts: What to train on.
+        special: The special tokens of the task.
+        vocab_size: The most tokens there may be.
+
+    Returns:
+        The tokenizer.
+    """
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, dict) or not set(given) - {"name"} <= TRAINED_WITH:
+        return text.from_config(given)
+    options = {"vocab_size": vocab_size, "special_tokens": special, **given}
+    name = PLURALS.get(options.pop("name", None), given.get("name"))
+    if name in ("byte", "bpe") and "special_tokens" not in given and special == ("end", "unknown"):
+        options["special_tokens"] = ("end",)  # nothing is unknown to them
+    return text.train(name, texts, **options)
+
+
+def _tokenizer(task, records, o):
+    """The tokenizer of a task, or the pair of them."""
+    special = TASKS[task].special if o.special_tokens is None else tuple(o.special_tokens)
+    options = {"special": special, "vocab_size": o.vocab_size}
+    given = TASKS[task].tokenizer if o.tokenizer is None else o.tokenizer
+    texts = _texts(task, records)
+    if task == "translation":
+        both = given if isinstance(given, list | tuple) else (given, given)
+        return tuple(make_tokenizer(g, side, **options) for g, side in zip(both, texts, strict=True))
+    return make_tokenizer(given, texts, **options)
+
+
+def _classes(labels):
+    """The names of the classes of labels: numbers in their order, other names in theirs."""
+    labels = set(labels)
+    if all(not isinstance(v, str) for v in labels):
+        return int(max(labels)) + 1
+    if all(isinstance(v, str) and v.isdigit() for v in labels):
+        return sorted(labels, key=int)
+    return sorted(labels)
+
+
+def _label(task, parts, o):
+    """The parts with labels as numbers, and the classes: their names, or how many there are."""
+    if task == "images":
+        labels = lambda part: list(part.labels)  # noqa: E731
+    else:
+        key = "tags" if task == "tagging" else "label"
+        labels = lambda part: [v for r in part for v in (r[key] if key == "tags" else [r[key]])]  # noqa: E731
+    classes = o.classes if o.classes is not None else parts.classes or _classes(labels(parts.train))
+    if task == "images":
+        numbered = [p and Images(p.images, np.array(class_numbers(p.labels, classes, "label"), "int32"))
+                    for p in parts[:3]]  # fmt: skip
+        parts = parts._replace(train=numbered[0], valid=numbered[1], test=numbered[2])
+    else:
+        for part in parts[:3]:
+            class_numbers(labels(part or []), classes, "tag" if task == "tagging" else "label")
+    return parts, classes
+
+
+def _feed(task, name, part, o):
+    if part is None:
+        return None
+    try:
+        feed = TASKS[task].feed(part, o)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    if name == "train" and feed.steps == 0:
+        raise InputError(
+            f"`batch_size` is larger than the data: give more of it, or a smaller batch. "
+            f"Received: batch_size={o.batch_size}, rows={len(feed.batches.rows)}"
+        )
+    return feed
+
+
+def load(source, *, task, **options):
+    """A data set as batches, in one call.
+
+    The batch of a step is a function of the seed and the step, so a training that was stopped goes on where it was, and
+    several workers share each batch.
+
+    Args:
+        source: `"embedded:NAME"` (see `data.sources()`); the path of a file (`.txt`, `.jsonl`, `.csv`, `.tsv`), of a
+            folder of them or of images, or a pattern; `(x, y)` arrays or lists; or a list of records.
+        task: `"language"`, `"masked"`, `"masked_pairs"`, `"classification"`, `"tagging"`, `"translation"`, `"span"`,
+            `"images"`, `"bidirectional"` or `"word_vectors"`.
+        **options: For all tasks `batch_size` (32), `seed` (0), `valid` (0.1; the share held out where the source has no
+            such part), `shuffle`, `static` (one shape for all batches), and `keys`, which says what a record's keys
+            mean. For text `tokenizer` (one of `kerastf.text`, its name, or a dict with options of its training),
+            `vocab_size`, `special_tokens`, `length`. The page on data lists those of each task and source.
+
+    Returns:
+        A `Found` with `train`, `valid`, `test`, `tokenizer`, `options` and `classes`.
+
+    Raises:
+        ConfigError: An option is not one of the task or the source; nothing has been read by then.
+        InputError: The data does not fit the task.
+        FileFormatError: A file is missing or is not what it should be.
+
+    Examples:
+        >>> from kerastf import data
+        >>> found = data.load("embedded:corpus", task="language", tokenizer="characters", length=32, batch_size=4)
+        >>> found.train
+        <Feed: batches of 4, 1406 a pass, 128 tokens each>
+        >>> x, y = next(iter(found.train.dataset(start=1000)))
+        >>> x.shape.as_list(), y.shape.as_list()
+        ([4, 32], [4, 32])
+    """
+    if task not in TASKS:
+        raise ConfigError(
+            f"There is no task `{task}`.{did_you_mean(nearest(str(task), TASKS))} Tasks: {', '.join(TASKS)}."
+        )
+    read, own = _origin(source, task)
+    with_text = TASKS[task].tokenizer is not None
+    o = _options(task, {**COMMON, **TASKS[task].options, **(TEXT if with_text else {}), **own}, options)
+    parts = hold_out(read(source, o, task), o.valid, o.seed, task)
+    found: dict = {}
+    if "classes" in TASKS[task].options:
+        parts, o.classes = _label(task, parts, o)
+        found["num_classes"] = o.classes if isinstance(o.classes, int) else len(o.classes)
+    if with_text:
+        o.tokenizer = _tokenizer(task, parts.train, o)
+        own = o.tokenizer if task == "translation" else (None, o.tokenizer)
+        found.update(tokenizer=own[1], vocab_size=own[1].vocab_size)
+        if task == "translation":
+            found["source_tokenizer"] = own[0]
+    else:
+        height, width, channels = parts.train.images.shape[1:]
+        found.update(image_size=[height, width], channels=channels)
+    feeds = {name: _feed(task, name, getattr(parts, name), o) for name in ("train", "valid", "test")}
+    names = getattr(o, "classes", None)
+    return Found(
+        **feeds, options=found, tokenizer=getattr(o, "tokenizer", None),
+        classes=None if names is None or isinstance(names, int) else list(names),
+    )  # fmt: skip

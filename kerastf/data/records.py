@@ -1,0 +1,148 @@
+"""Records of any source under the names that a task knows: text, label, source, target, ...
+
+A source gives parts (train, valid, test) of records. A record is a dict; which of its keys is the text and which the
+label is found by a small table, or told by `keys`.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kerastf.data.parallel import split
+from kerastf.errors import InputError
+
+# By task: what each role may be called, the best name first. A pair of texts is told by two keys.
+NAMES = {
+    "text": ("text", "sentence", "content", "document", "review", "article", "description"),
+    "label": ("label", "class", "category", "topic", "intent", "sentiment"),
+    "words": ("words", "tokens"),
+    "tags": ("tags", "ner", "ner_tags", "pos", "upos", "pos_tags"),
+    "source": ("source",),
+    "target": ("target",),
+    "question": ("question",),
+    "context": ("context",),
+    "answers": ("answers",),
+    "image": ("image", "img"),
+    "caption": ("caption", "captions"),
+}
+PAIRS = (
+    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"),
+    ("text", "second"), ("text1", "text2"),
+)  # fmt: skip
+ROLES = {
+    "language": ("text",),
+    "masked": ("text",),
+    "masked_pairs": ("text",),
+    "bidirectional": ("text",),
+    "word_vectors": ("text",),
+    "classification": ("text", "label"),
+    "tagging": ("words", "tags"),
+    "translation": ("source", "target"),
+    "span": ("question", "context", "answers"),
+    "images": ("image", "label"),
+}
+
+
+class Parts(NamedTuple):
+    """What a source holds: records by part, and the names of the classes where the source knows them."""
+
+    train: Any
+    valid: Any = None
+    test: Any = None
+    classes: list | None = None
+
+
+class Images(NamedTuple):
+    """Images as records: what gives images by their numbers, and as many labels."""
+
+    images: Any
+    labels: Any
+
+    def take(self, numbers):
+        return Images(self.images[numbers], [self.labels[i] for i in numbers])
+
+
+def find_keys(task, known, given=None):
+    """Which key of a record has which role.
+
+    Args:
+        task: The task.
+        known: The keys of a record.
+        given: What the user says: role to key.
+
+    Returns:
+        Role to key; the text of a classification may be a pair of keys.
+    """
+    given, known = dict(given or {}), list(known)
+    found, missing = {}, []
+    for role in ROLES[task]:
+        key = given.get(role)
+        wanted = key if isinstance(key, list | tuple) else [key]
+        if key is not None:
+            missing += [k for k in wanted if k not in known]
+            found[role] = tuple(key) if isinstance(key, list | tuple) else key
+            continue
+        pair = next((p for p in PAIRS if set(p) <= set(known)), None) if task == "classification" else None
+        if role == "text" and pair:
+            found[role] = pair
+            continue
+        found[role] = next((n for n in NAMES[role] if n in known), None)
+        if found[role] is None:
+            missing.append(role)
+    if missing:
+        raise InputError(
+            f"The task `{task}` needs {', '.join(ROLES[task])}; {', '.join(map(str, missing))} cannot be found. "
+            f"Say which key is which with keys={{'{missing[0]}': ...}}. Received: keys {', '.join(map(str, known))}"
+        )
+    return found
+
+
+def rename(task, records, given=None):
+    """Records with the roles of a task as keys.
+
+    Args:
+        task: The task.
+        records: Pairs of a record and where it stands, for errors.
+        given: What the user says: role to key.
+
+    Returns:
+        A list of dicts.
+    """
+    mapping, made = None, []
+    for record, where in records:
+        try:
+            if mapping is None:
+                mapping = find_keys(task, record, given)
+            made.append({r: tuple(record[k] for k in key) if isinstance(key, tuple) else record[key]
+                         for r, key in mapping.items()})  # fmt: skip
+        except KeyError as error:
+            raise InputError(
+                f"{where}: there is no key {error}. Received: keys {', '.join(map(str, record))}"
+            ) from None
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+    return made
+
+
+def cut_text(text, fraction):
+    """A text in two, the second with that share of it; at the end of a line where there is one near."""
+    cut = len(text) - round(len(text) * fraction)
+    line = text.rfind("\n", 0, cut) + 1
+    cut = line if cut - line < len(text) * fraction / 2 else cut
+    return text[:cut], text[cut:]
+
+
+def hold_out(parts, fraction, seed, task):
+    """Parts with records held out for `valid`, where the source has none and a fraction is asked for."""
+    if parts.valid is not None or not fraction:
+        return parts
+    train = parts.train
+    if isinstance(train, Images):
+        known, held = split(range(len(train.labels)), fraction, seed)
+        return parts._replace(train=train.take(np.array(known, int)), valid=train.take(np.array(held, int)))
+    if len(train) == 1 and isinstance(train[0].get("text"), str):
+        known, held = cut_text(train[0]["text"], fraction)
+        return parts._replace(train=[{**train[0], "text": known}], valid=[{**train[0], "text": held}])
+    key = {"translation": "source", "span": "context"}.get(task)
+    known, held = split(train, fraction, seed, key=key and (lambda r: r[key]))
+    return parts._replace(train=known, valid=held or None)

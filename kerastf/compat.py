@@ -242,6 +242,14 @@ def settle(model):
         model.jax_state_sync()
 
 
+def build_metrics(model, batch):
+    """Makes the variables of the metrics, as the first step of `fit` would.
+
+    Why: what they had summed up in an earlier process is to be put into them before that step.
+    """
+    model._symbolic_build(data_batch=batch)
+
+
 @contextlib.contextmanager
 def averaged_weights(model):
     """Within the block, the weights are their moving averages, where the optimizer keeps some; then as before.

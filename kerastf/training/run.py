@@ -170,9 +170,8 @@ def _write_words(folder, found):
     configs = [t.get_config() for t in tokenizers if isinstance(t, text.Tokenizer)]
     if configs:
         folder.write_json("tokenizer.json", configs[0] if len(configs) == 1 else configs)
-    labels = getattr(found, "labels", None)
-    if labels:
-        folder.write_json("labels.json", list(labels))
+    if found.classes:
+        folder.write_json("labels.json", found.classes)
 
 
 def _finish(recipe, folder, found, model, progress):
@@ -254,8 +253,9 @@ class Runner(keras.callbacks.Callback):
         self.board = compat.event_writer(self.folder.path / "tensorboard")
 
     def on_epoch_begin(self, epoch, logs=None):
-        # `fit` has just forgotten what the metrics had summed up when the run was killed.
-        if len(self.metrics) == len(self.model.metrics_variables):
+        # `fit` has just forgotten what the metrics had summed up when the run was stopped.
+        if self.metrics:
+            compat.build_metrics(self.model, next(iter(self.found.train.dataset(start=self.start))))
             for variable, value in zip(self.model.metrics_variables, self.metrics, strict=True):
                 variable.assign(value)
 

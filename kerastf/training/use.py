@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from kerastf.checkpoint import load_model
-from kerastf.errors import ConfigError, InputError
+from kerastf.errors import ConfigError
 from kerastf.training.folder import RunFolder
 from kerastf.training.recipe import Recipe
 from kerastf.training.run import load_data
@@ -79,22 +79,14 @@ def _ranked(logits, labels, k):
 
 
 def _classes(model, texts, folder, recipe, k):
-    labels = folder.read_json("labels.json")
-    found = []
-    for text in texts:
-        row = _encoded(model, text)
-        logits = ops.convert_to_numpy(model.predict(row, verbose=0))
-        found.append({"input": text, **_ranked(logits[0].astype("float64"), labels, k)})
-    return found
-
-
-def _encoded(model, text):
-    if hasattr(model, "framed"):
-        return model.framed(text)
-    tokens = model.tokenizer.encode(text)
-    if not tokens:
-        raise InputError(f"The text has no tokens. Received: {text!r}")
-    return np.array([tokens[: model.options.get("max_length") or None]], "int32")
+    names = folder.read_json("labels.json")
+    records = [{"text": t, "label": names[0] if names else 0} for t in texts]  # the label is not looked at
+    table = {**recipe.data, "source": records, "batch_size": 1, "valid": 0.0}
+    if names:
+        table["classes"] = names
+    found = load_data(Recipe({**recipe.tables, "data": table}, recipe.name), model)
+    logits = ops.convert_to_numpy(model.predict(found.train.once(), verbose=0)).astype("float64")
+    return [{"input": t, **_ranked(row, names, k)} for t, row in zip(texts, logits, strict=True)]
 
 
 def _images(model, paths, folder, recipe, k):

@@ -1,0 +1,223 @@
+"""Runs: a recipe becomes a folder; killed, stopped or damaged, nothing is lost."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+
+from kerastf import training
+from kerastf.checkpoint import load_model
+from kerastf.errors import ConfigError
+from kerastf.training import checkpoints
+
+TINY = [
+    "data.source=embedded:corpus", "data.size=4000", "data.length=12", "data.batch_size=4", "model.max_length=12",
+    "model.dim=8", "model.num_layers=1", "model.num_heads=2", "model.dropout=0.1", "model.vocab_size=300",
+]  # fmt: skip
+
+
+def command(out, *settings):
+    sets = [part for s in [*TINY, *settings] for part in ("--set", s)]
+    return [sys.executable, "-m", "kerastf", "train", "gpt", "--out", str(out), *sets]
+
+
+def run(out, *settings):
+    return subprocess.run(command(out, *settings), capture_output=True, text=True, check=False)
+
+
+def arrays(out, step):
+    with zipfile.ZipFile(out / "checkpoints" / f"step-{step:09d}.zip") as archive:
+        return [archive.read(n) for n in archive.namelist() if n.endswith(".npy")]
+
+
+def rows(out):
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in lines]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    done = run(out, "training.steps=40", "training.save_every=3", "training.evaluate_every=8")
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
+
+
+def test_the_folder_of_a_run(undisturbed):
+    out, told = undisturbed
+    names = {p.name for p in out.iterdir()}
+    assert names == {
+        "recipe.toml", "environment.json", "metrics.jsonl", "tensorboard", "curves.png", "tokenizer.json", "best.keras",
+        "best.json", "last.keras", "checkpoints", "results.json", "lock",
+    }  # fmt: skip
+    assert [r["step"] for r in rows(out)] == [8, 16, 24, 32, 40]
+    results = json.loads((out / "results.json").read_text())
+    best = min(rows(out), key=lambda r: r["val_loss"])
+    assert results["best_step"] == best["step"] and results["val_loss"] == pytest.approx(best["val_loss"], abs=1e-5)
+    assert json.loads((out / "environment.json").read_text())["packages"]["keras"]
+    assert "40 steps" in told.splitlines()[0] and told.splitlines()[-1].startswith("Finished in 0:")
+    assert training.read_recipe(out / "recipe.toml").tables == training.RunFolder(out).recipe().tables
+
+
+def test_tensorboard_can_read_it(undisturbed):
+    import tensorflow as tf
+
+    found = {}
+    for path in (undisturbed[0] / "tensorboard").iterdir():
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                found[(value.tag, event.step)] = float(tf.make_ndarray(value.tensor))
+                assert value.metadata.plugin_data.plugin_name == "scalars"
+    assert found[("val_loss", 24)] == pytest.approx(rows(undisturbed[0])[2]["val_loss"])
+
+
+def test_a_finished_run_is_not_trained_again(undisturbed, capsys):
+    out, _ = undisturbed
+    before = (out / "last.keras").stat().st_mtime_ns
+    settings = [*TINY, "training.steps=40", "training.save_every=3", "training.evaluate_every=8"]
+    found = training.train("gpt", out, settings=settings)
+    assert "is finished: val_accuracy" in capsys.readouterr().out
+    assert found == json.loads((out / "results.json").read_text())
+    assert (out / "last.keras").stat().st_mtime_ns == before
+    with pytest.raises(ConfigError) as error:
+        training.train("gpt", out, settings=[*settings, "training.steps=50", "optimizer.rate=0.1"])
+    assert str(error.value) == (
+        "The folder holds another run: optimizer.rate: 0.001 there, 0.1 here; training.steps: 40 there, 50 here. "
+        f"Give another --out, or --fresh to replace it. Received: {str(out)!r}"
+    )
+
+
+def kill_when(process, done, number=signal.SIGKILL, limit=300):
+    """Sends a signal as soon as something is so; says whether it was, before the process ended."""
+    began = time.monotonic()
+    while process.poll() is None and time.monotonic() - began < limit:
+        if done():
+            process.send_signal(number)
+            process.wait()
+            return True
+        time.sleep(0.01)
+    process.wait()
+    return False
+
+
+def test_killed_and_started_again_it_ends_with_the_same_bits(undisturbed, tmp_path):
+    out = tmp_path / "killed"
+    settings = ("training.steps=40", "training.save_every=3", "training.evaluate_every=8")
+    process = subprocess.Popen(command(out, *settings), stdout=subprocess.DEVNULL)
+    assert kill_when(process, lambda: (checkpoints.saved_steps(out / "checkpoints") or [0])[0] >= 9)
+    done = run(out, *settings)
+    assert done.returncode == 0 and "Going on from step " in done.stdout
+    assert arrays(out, 40) == arrays(undisturbed[0], 40)
+    assert rows(out) == rows(undisturbed[0])
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_at_random(undisturbed, tmp_path):
+    """Kills come while Python starts, while TensorFlow compiles, between steps, while files are written."""
+    out, rng = tmp_path / "killed", np.random.default_rng(0)
+    settings = ("training.steps=40", "training.save_every=3", "training.evaluate_every=8")
+    for number in range(20):
+        process = subprocess.Popen(command(out, *settings), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        first = (checkpoints.saved_steps(out / "checkpoints") or [0])[0]
+        at = time.monotonic() + float(rng.uniform(0.5, 8))
+        if number % 2:  # half of them after there was some progress, so that there is an end
+            kill_when(process, lambda f=first: (checkpoints.saved_steps(out / "checkpoints") or [0])[0] > f)
+        else:
+            kill_when(process, lambda t=at: time.monotonic() > t)
+        assert process.returncode in (0, -signal.SIGKILL)
+    done = run(out, *settings)
+    assert done.returncode == 0, done.stderr
+    assert arrays(out, 40) == arrays(undisturbed[0], 40)
+    assert rows(out) == rows(undisturbed[0])
+
+
+def test_stopped_by_the_user_it_is_saved_at_that_step(undisturbed, tmp_path):
+    """Ctrl-C between two multiples of everything; the checkpoint before it is damaged, and told so."""
+    out = tmp_path / "stopped"
+    settings = ("training.steps=40", "training.save_every=3", "training.evaluate_every=8")
+    with subprocess.Popen(
+        command(out, *settings), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert kill_when(process, lambda: (checkpoints.saved_steps(out / "checkpoints") or [0])[0] >= 6, signal.SIGINT)
+        told = process.stderr.read().strip()
+    step = checkpoints.saved_steps(out / "checkpoints")[0]
+    assert process.returncode == 130
+    assert told == f"kerastf: stopped at step {step}; the same command goes on"
+    assert (out / "last.keras").exists()
+    newest = out / "checkpoints" / f"step-{step:09d}.zip"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    done = run(out, *settings)
+    assert done.returncode == 0, done.stderr
+    assert f"The checkpoint of step {step} is damaged (" in done.stdout
+    assert arrays(out, 40) == arrays(undisturbed[0], 40)
+    assert rows(out) == rows(undisturbed[0])
+
+
+def test_what_is_no_number_stops_the_run(tmp_path, capsys):
+    out = tmp_path / "run"
+    settings = [*TINY, "training.steps=40", "training.save_every=2", "optimizer.name=sgd", "optimizer.rate=1e20"]
+    with pytest.raises(training.TrainingStopped) as error:
+        training.train("gpt", out, settings=settings)
+    assert "no number" in str(error.value) or "The loss is" in str(error.value)
+    assert "its batch is in bad_batch.npz" in str(error.value)
+    with np.load(out / "bad_batch.npz") as batch:
+        assert batch["arr_0"].shape == (4, 12)
+    if (out / "last.keras").exists():
+        model = load_model(out / "last.keras", compile=False)
+        assert all(np.all(np.isfinite(w.numpy())) for w in model.weights)
+
+
+def test_one_process_at_a_time(tmp_path):
+    import fcntl
+
+    out = tmp_path / "run"
+    out.mkdir()
+    with open(out / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError) as error:
+            training.train("gpt", out, settings=TINY)
+    assert str(error.value) == f"Another process is training in this folder. Received: {str(out)!r}"
+
+
+def test_a_folder_that_is_none_of_ours(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(ConfigError) as error:
+        training.train("gpt", tmp_path, settings=TINY)
+    assert str(error.value) == f"The folder is not empty and holds no run. Received: {str(tmp_path)!r}"
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(ConfigError, match="A run needs a folder"):
+        training.train("gpt", tmp_path / "thesis.tex", settings=TINY)
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not os.path.isdir("/proc"), reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written(tmp_path):
+    with pytest.raises(OSError):
+        training.train("gpt", "/proc/kerastf-run", settings=TINY)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["optimizer.average=0.9"], ["optimizer.accumulate=2"], ["training.precision=mixed_bfloat16"],
+        ["schedule.name=cosine", "schedule.warmup=2"], ["schedule.name=inverse_square_root", "schedule.warmup=2"],
+        ["optimizer.name=sgd", "optimizer.momentum=0.9", "optimizer.clipnorm=1.0"],
+    ],
+)  # fmt: skip
+def test_what_people_expect_goes_on_too(tmp_path, settings):
+    """Averages, accumulated gradients, precision, schedules: six steps, or three, a stop, and three."""
+    keep = [*TINY, *settings, "training.steps=6", "training.save_every=3", "training.evaluate_every=6",
+            "training.keep=9", "training.jit_compile=false"]  # fmt: skip
+    training.train("gpt", tmp_path / "a", settings=keep, stream=io.StringIO())
+    training.train("gpt", tmp_path / "b", settings=keep, stream=io.StringIO())
+    (tmp_path / "b" / "checkpoints" / "step-000000006.zip").unlink()
+    (tmp_path / "b" / "results.json").unlink()
+    training.train("gpt", tmp_path / "b", settings=keep, stream=io.StringIO())
+    assert arrays(tmp_path / "a", 6) == arrays(tmp_path / "b", 6)
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")

@@ -33,6 +33,7 @@ def require_number(name, value, least):
         raise InputError(f"`{name}` must be at least {least}. Received: {name}={value!r}")
 
 
+GROUP, GROUP_BYTES = 8, 2**19  # how many batches, of how many bytes together, are handed on at a time
 GIVEN = 2**32 - 1  # the epoch that stands for the given order; no training comes so far
 
 
@@ -49,8 +50,6 @@ class Batches:
         fixed: Whether all batches have one shape but for B.
         plain: What to make batches of the given order with, where it is not `make`.
     """
-
-    group = 1  # how many batches are handed on at a time
 
     def __init__(self, rows, make, *, batch_size, shuffle=True, drop_remainder=False, seed=0, fixed=True, plain=None):
         self.rows, self.make, self.batch_size, self.fixed = rows, make, batch_size, fixed
@@ -187,13 +186,17 @@ def _grouped(batches, size):
         yield keras.tree.map_structure(lambda *parts: np.stack(parts), *group)
 
 
-def generated(generator, spec, *, count=None, group=1):
+def generated(generator, spec, count=None):
     """A `tf.data.Dataset` of what a function generates, made ahead of its use.
 
-    A call of the generator costs as much as a small batch takes to train, so many small ones come in one call.
+    A call of the generator costs as much as a small batch takes to train, so small ones come several in one call.
     """
     import tensorflow as tf
 
+    leaves = tf.nest.flatten(spec)
+    static = all(s.shape.is_fully_defined() for s in leaves)
+    size = sum(s.shape.num_elements() * s.dtype.size for s in leaves) if static else GROUP_BYTES
+    group = max(1, min(GROUP, GROUP_BYTES // max(size, 1)))
     if group == 1:
         made = tf.data.Dataset.from_generator(generator, output_signature=spec)
     else:
@@ -203,7 +206,7 @@ def generated(generator, spec, *, count=None, group=1):
         made = made.apply(tf.data.experimental.assert_cardinality(count))
     options = tf.data.Options()
     options.autotune.enabled = False  # its last tick would hold up the end of every short epoch
-    return made.prefetch(max(2, group // 2)).with_options(options)
+    return made.prefetch(max(2, group)).with_options(options)
 
 
 def dataset(batches, first_epoch=0):
@@ -219,5 +222,4 @@ def dataset(batches, first_epoch=0):
         raise InputError("There is no whole batch. Give more rows, a smaller batch_size, or drop_remainder=False.")
     spec = signature(first, batches.batch_size if batches.drop_remainder else None, batches.fixed)
     epochs = itertools.count(first_epoch)
-    count, group = (len(batches), batches.group) if at_hand else (None, 1)
-    return generated(lambda: batches.epoch(next(epochs)), spec, count=count, group=group)
+    return generated(lambda: batches.epoch(next(epochs)), spec, len(batches) if at_hand else None)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kerastf.data import generated, language, sentences
+from kerastf.data import drawings, generated, language, opinions, puzzles, sentences
 from kerastf.data.images import read_images
 from kerastf.data.records import Images, Parts
 from kerastf.errors import InputError
@@ -52,6 +52,29 @@ def _tagged(o, task):
     return Parts([{"words": words, "tags": tags} for words, tags in made], classes=list(sentences.TAGS))
 
 
+def _strings(kind):
+    return Embedded(
+        lambda o, task: _pairs(lambda n, seed: puzzles.strings(kind, n, length=o.letters, seed=seed))(o, task),
+        ("translation",), {"count": 10_000, "letters": 3 if kind == "addition" else 8},
+    )  # fmt: skip
+
+
+def _sentiment(o, task):
+    made = opinions.sentiment(o.count, seed=o.seed)
+    return Parts([{"text": line, "label": label} for line, label in made], classes=["negative", "positive"])
+
+
+FACTS = {"shape": drawings.SHAPES, "colour": tuple(drawings.COLOURS), "position": drawings.POSITIONS,
+         "count": drawings.COUNTS}  # fmt: skip
+
+
+def _shapes(o, task):
+    if o.label not in FACTS:
+        raise InputError(f"`label` must be one of {', '.join(FACTS)}. Received: label={o.label!r}")
+    images, facts = drawings.shapes(o.count, size=o.size, seed=o.seed)
+    return Parts(Images(images, [f[o.label] for f in facts]), classes=list(FACTS[o.label]))
+
+
 def _digits(o, task):
     train, test = (Images(*part) for part in read_images("digits"))
     return Parts(train, test=test, classes=[str(n) for n in range(10)])
@@ -63,8 +86,11 @@ SETS = {
     "analogies": Embedded(_analogies, PLAIN, {"count": 4000}),
     "dates": Embedded(_pairs(generated.dates), ("translation",), {"count": 10_000}),
     "reversals": Embedded(_pairs(generated.reversals), ("translation",), {"count": 10_000}),
+    **{kind: _strings(kind) for kind in puzzles.KINDS},
+    "sentiment": Embedded(_sentiment, (*PLAIN, "classification"), {"count": 4000}),
     "two_senses": Embedded(_two_senses, (*PLAIN, "classification"), {"count": 2000}),
     "tagged_sentences": Embedded(_tagged, (*PLAIN, "tagging"), {"count": 2000}),
+    "shapes": Embedded(_shapes, ("images",), {"count": 4000, "size": 24, "label": "shape"}),
     "digits": Embedded(_digits, ("images",), {}),
 }
 

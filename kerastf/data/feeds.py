@@ -118,8 +118,7 @@ class Feed:
         if keras.backend.backend() != "tensorflow" and hasattr(self.batches, "at"):
             return _PyFeed(self, start, shard)
         spec = resized(spec, self.batch_size // shard[1])
-        group = getattr(self.batches, "group", 1)
-        return generated(lambda: (self.cut(batch, shard) for batch in self.batches.run(start)), spec, group=group)
+        return generated(lambda: (self.cut(batch, shard) for batch in self.batches.run(start)), spec)
 
     def once(self, shard=(0, 1)):
         """Every row once, in the given order; the last batch may have fewer rows.
@@ -138,7 +137,7 @@ class Feed:
         count = -(-len(rows) // self.batch_size) if hasattr(rows, "__len__") else None
         whole = count is not None and len(rows) % self.batch_size == 0
         spec = signature(first, self.batch_size // shard[1] if whole else None, self.batches.fixed)
-        return generated(lambda: (self.cut(batch, shard) for batch in self.batches.once()), spec, count=count)
+        return generated(lambda: (self.cut(batch, shard) for batch in self.batches.once()), spec, count)
 
 
 class Found:

@@ -27,7 +27,7 @@ class Neighbours:
     random, how many batches a chunk of the file has must not be: its last blocks may be empty.
     """
 
-    fixed, drop_remainder, group = True, True, 32
+    fixed, drop_remainder = True, True
 
     def __init__(self, texts, tokenizer, *, window, length, batch_size, subsample, shuffle, seed):
         self.window, self.length, self.batch_size = window, length, batch_size

@@ -141,24 +141,27 @@ def translation(records, o):
 def bidirectional(records, o):
     """Sentences as both inputs and targets; words as characters where the tokenizer knows them."""
     tokenizer = require_tokenizer(o.tokenizer, "pad", "start", "end")
-    sentences = [s.split() for s in lines(records)]
-    sentences = [s[i : i + o.length - 2] for s in sentences for i in range(0, len(s), o.length - 2)]
-    if not sentences:
-        raise InputError("There is no text to make batches of: all texts are empty.")
+    room, begin, end = o.length - 2, [tokenizer.start_id], [tokenizer.end_id]
     spelled = isinstance(tokenizer, text.WordCharacterTokenizer)
+    words = {}  # each word is spelled once: 0 is no word, 1 and 2 stand around a sentence
+    rows = []
+    for line in lines(records):
+        numbers = [words.setdefault(w, len(words) + 3) for w in line.split()] if spelled else None
+        tokens = tokenizer.encode(line)
+        for at in range(0, len(tokens), room):
+            rows.append((begin + tokens[at : at + room] + end, spelled and [1, *numbers[at : at + room], 2]))
+    if not rows:
+        raise InputError("There is no text to make batches of: all texts are empty.")
+    if spelled:
+        around = tokenizer.encode_characters([["x"]])[0]  # (3, W)
+        around = [np.zeros_like(around[0]), around[0], around[2]]
+        table = np.array([*around, *map(tokenizer.spell_word, words)], "int32")  # (words, W)
 
-    def make(rows, _):
-        if not spelled:
-            rows = [
-                [tokenizer.start_id, *tokenizer.encode(" ".join(s))[: o.length - 2], tokenizer.end_id] for s in rows
-            ]
-            tokens = text.pad(rows, tokenizer.pad_id, o.length)  # (B, T)
-            return tokens, tokens
-        targets = text.pad(tokenizer.encode_words(rows).tolist(), tokenizer.pad_id, o.length)
-        inputs = tokenizer.encode_characters(rows)  # (B, longest, W)
-        return np.pad(inputs, ((0, 0), (0, o.length - inputs.shape[1]), (0, 0))), targets
+    def make(part, _):
+        tokens = text.pad([t for t, _ in part], tokenizer.pad_id, o.length)  # (B, T)
+        return (table[text.pad([w for _, w in part], 0, o.length)] if spelled else tokens), tokens
 
-    return _feed(sentences, make, o)
+    return _feed(rows, make, o)
 
 
 def word_vectors(records, o):

@@ -87,7 +87,9 @@ def language(records, o):
             f"A window and its target need {o.length + 1} tokens. Received: {len(tokens)} tokens, length={o.length}"
         )
     windows = Windows(tokens, o.length)
-    return _feed(windows, windows.make, o)
+    # Windows at random places: the same text is never cut in the same way twice, which a small text needs.
+    batches = Batches(windows, windows.draw if o.shuffle else windows.make, plain=windows.make, **_plan(o))
+    return Feed(batches, unit="tokens", per_row=o.length)
 
 
 def masked(records, o):

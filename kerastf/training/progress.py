@@ -1,5 +1,6 @@
 """How a training is shown: one line that moves on a terminal, a line per evaluation elsewhere."""
 
+import contextlib
 import sys
 import time
 
@@ -49,9 +50,12 @@ class Progress:
         left = seconds * (self.total - step)
         return f"{_short(self.units / seconds)} {self.unit}/s  {duration(left)} left"
 
-    def pause(self, seconds):
-        """Leaves out time that was not training."""
-        self.paused += seconds
+    @contextlib.contextmanager
+    def pause(self):
+        """Time within the block is not training."""
+        began = time.monotonic()
+        yield
+        self.paused += time.monotonic() - began
 
     def say(self, text):
         """A line that stays."""

@@ -313,6 +313,8 @@ def _check_together(found, problems):
         problems.add(f"[optimizer]: `average` must be in (0, 1). Received: average={optimizer['average']}")
     if "expect" in found and (found["expect"]["at_most"] is None) == (found["expect"]["at_least"] is None):
         problems.add("[expect]: give one of `at_most` and `at_least`.")
+    if problems.errors:
+        return
     try:
         make_optimizer(found)
     except (TypeError, ValueError) as error:

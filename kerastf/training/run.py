@@ -175,7 +175,6 @@ def _write_words(folder, found):
 
 
 def _finish(recipe, folder, found, model, progress):
-    began = time.monotonic()
     model.save(folder.path / "last.keras")
     best = load_model(folder.model_path("best"), compile=False)
     best.compile()
@@ -188,7 +187,6 @@ def _finish(recipe, folder, found, model, progress):
     results["seconds"] = round(sum(r["seconds"] for r in rows), 1)
     draw(folder)
     folder.write_json("results.json", results)
-    progress.pause(time.monotonic() - began)
     progress.say(f"Finished in {duration(results['seconds'])}: {_show(results)}")
     return results
 
@@ -266,22 +264,20 @@ class Runner(keras.callbacks.Callback):
             return self._fail(f"The loss is {shown['loss']} at step {self.step}")
         self.progress.step(self.step, shown)
         last = self.step == self.total
-        began = time.monotonic()
         if self.step % self.evaluate_every == 0 or last:
-            compat.settle(self.model)
             self._evaluate(shown)
         if self.step % self.save_every == 0 or last or self.interrupted or self.state["stopped"]:
-            compat.settle(self.model)
-            self._save()
-        self.progress.pause(time.monotonic() - began)
+            with self.progress.pause():
+                self._save()
         if self.interrupted or self.state["stopped"]:
             self.model.stop_training = True
         return None
 
     def _evaluate(self, logs):
+        compat.settle(self.model)
         row = {"step": self.step, **logs}
         if self.found.valid is not None:
-            with compat.averaged_weights(self.model):
+            with self.progress.pause(), compat.averaged_weights(self.model):
                 found = self.model.evaluate(self.found.valid.once(), verbose=0, return_dict=True)
             row |= {f"val_{k}": float(v) for k, v in found.items()}
         row["rate"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
@@ -313,7 +309,7 @@ class Runner(keras.callbacks.Callback):
             )
         if better(monitor, row[monitor], self.state["best"]):
             self.state |= {"best": row[monitor], "waited": 0}
-            with compat.averaged_weights(self.model):
+            with self.progress.pause(), compat.averaged_weights(self.model):
                 self.model.save(self.folder.path / "best.keras")
             self.folder.write_json("best.json", {"step": self.step, monitor: row[monitor]})
         else:
@@ -324,6 +320,7 @@ class Runner(keras.callbacks.Callback):
                 self.state["stopped"] = True
 
     def _save(self):
+        compat.settle(self.model)
         try:
             checkpoints.save(
                 self.folder.checkpoints, self.step, self.model, self.state, keep=self.recipe.training["keep"]

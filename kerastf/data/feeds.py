@@ -114,10 +114,9 @@ class Feed:
         if not isinstance(start, int) or start < 0:
             raise InputError(f"`start` must be at least 0. Received: start={start!r}")
         self._check(shard)
-        spec = self.element_spec
         if keras.backend.backend() != "tensorflow" and hasattr(self.batches, "at"):
             return _PyFeed(self, start, shard)
-        spec = resized(spec, self.batch_size // shard[1])
+        spec = resized(self.element_spec, self.batch_size // shard[1])
         return generated(lambda: (self.cut(batch, shard) for batch in self.batches.run(start)), spec)
 
     def once(self, shard=(0, 1)):

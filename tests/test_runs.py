@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,19 +206,22 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        ["optimizer.average=0.9"], ["optimizer.accumulate=2"], ["training.precision=mixed_bfloat16"],
-        ["schedule.name=cosine", "schedule.warmup=2"], ["schedule.name=inverse_square_root", "schedule.warmup=2"],
-        ["optimizer.name=sgd", "optimizer.momentum=0.9", "optimizer.clipnorm=1.0"],
+        ["optimizer.average=0.9", "schedule.name=cosine", "schedule.warmup=2", "training.lora=2"],
+        ["optimizer.accumulate=2", "schedule.name=inverse_square_root", "schedule.warmup=2", "optimizer.name=sgd",
+         "optimizer.momentum=0.9", "optimizer.clipnorm=1.0"],
+        ["training.precision=mixed_bfloat16"],
     ],
+    ids=["average", "accumulate", "bfloat16"],
 )  # fmt: skip
 def test_what_people_expect_goes_on_too(tmp_path, settings):
-    """Averages, accumulated gradients, precision, schedules: six steps, or three, a stop, and three."""
-    keep = [*TINY, *settings, "training.steps=6", "training.save_every=3", "training.evaluate_every=6",
-            "training.keep=9", "training.jit_compile=false"]  # fmt: skip
-    training.train("gpt", tmp_path / "a", settings=keep, stream=io.StringIO())
-    training.train("gpt", tmp_path / "b", settings=keep, stream=io.StringIO())
-    (tmp_path / "b" / "checkpoints" / "step-000000006.zip").unlink()
-    (tmp_path / "b" / "results.json").unlink()
-    training.train("gpt", tmp_path / "b", settings=keep, stream=io.StringIO())
-    assert arrays(tmp_path / "a", 6) == arrays(tmp_path / "b", 6)
-    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    """Averages, accumulated gradients, schedules, LoRA, precision: six steps, or three, a stop, and three."""
+    settings = [*TINY, *settings, "training.steps=6", "training.save_every=3", "training.evaluate_every=6",
+                "training.jit_compile=false"]  # fmt: skip
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    training.train("gpt", whole, settings=settings, stream=io.StringIO())
+    shutil.copytree(whole, again)
+    (again / "checkpoints" / "step-000000006.zip").unlink()
+    (again / "results.json").unlink()
+    training.train("gpt", again, settings=settings, stream=io.StringIO())
+    assert arrays(whole, 6) == arrays(again, 6)
+    assert rows(whole) == rows(again)

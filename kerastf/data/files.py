@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 from kerastf import text
+from kerastf.data import large
 from kerastf.data.parallel import read_pairs
-from kerastf.data.records import ROLES, Parts, rename
+from kerastf.data.records import ROLES, Parts, find_keys, rename
 from kerastf.errors import FileFormatError, InputError
 
 ENDINGS = (".txt", ".jsonl", ".csv", ".tsv", ".tfrecord", ".tfrecords", ".json")
@@ -121,8 +122,26 @@ def read_file(path, task, keys=None):
     return found
 
 
+def _large(found, o, task):
+    """The parts as texts that are read at random places, where they are for that and too large for memory."""
+    kind = ending(found["train"][0])
+    size = sum(p.stat().st_size for p in found["train"])
+    packed = any(p.suffix == ".gz" for p in found["train"])
+    if task not in ("language", "masked") or kind not in (".txt", ".jsonl") or packed or size <= o.stream_above:
+        return None
+    key = None
+    if kind == ".jsonl":
+        key = find_keys(task, next(read_json_lines(found["train"][0]))[0], o.keys)["text"]
+    parts = {name: large.LargeText(files, key) if files else None for name, files in found.items()}
+    if parts["valid"] is None:
+        parts["train"], parts["valid"] = large.hold_out(parts["train"], o.valid)
+    return Parts(**parts)
+
+
 def read(source, o, task):
     """The parts of a file, a folder or a pattern."""
     found = find_files(source)
+    if parts := _large(found, o, task):
+        return parts
     parts = {p: [r for f in files for r in read_file(f, task, o.keys)] if files else None for p, files in found.items()}
     return Parts(**parts)

@@ -10,6 +10,7 @@ from kerastf.data import embedded, files, memory
 from kerastf.data.batching import require_number
 from kerastf.data.feeds import Found
 from kerastf.data.labels import class_numbers
+from kerastf.data.large import LargeText
 from kerastf.data.records import Images, hold_out
 from kerastf.data.tasks import TASKS
 from kerastf.errors import ConfigError, InputError
@@ -29,7 +30,7 @@ def _origin(source, task):
     if kind == "embedded":
         found = embedded.find(name, task)
         return lambda _, o, task: found.read(o, task), found.options
-    return files.read, {"keys": None}
+    return files.read, {"keys": None, "stream_above": 2**26, "sample": 2**22}
 
 
 def _options(task, known, given):
@@ -89,7 +90,7 @@ def _tokenizer(task, records, o):
     special = TASKS[task].special if o.special_tokens is None else tuple(o.special_tokens)
     options = {"special": special, "vocab_size": o.vocab_size}
     given = TASKS[task].tokenizer if o.tokenizer is None else o.tokenizer
-    texts = _texts(task, records)
+    texts = records.sample(o.sample) if isinstance(records, LargeText) else _texts(task, records)
     if task == "translation":
         both = given if isinstance(given, list | tuple) else (given, given)
         return tuple(make_tokenizer(g, side, **options) for g, side in zip(both, texts, strict=True))
@@ -179,7 +180,9 @@ def load(source, *, task, **options):
     read, own = _origin(source, task)
     with_text = TASKS[task].tokenizer is not None
     o = _options(task, {**COMMON, **TASKS[task].options, **(TEXT if with_text else {}), **own}, options)
-    parts = hold_out(read(source, o, task), o.valid, o.seed, task)
+    parts = read(source, o, task)
+    if not isinstance(parts.train, LargeText):
+        parts = hold_out(parts, o.valid, o.seed, task)
     found: dict = {}
     if "classes" in TASKS[task].options:
         parts, o.classes = _label(task, parts, o)

@@ -15,6 +15,7 @@ from kerastf.data.feeds import Feed
 from kerastf.data.images import Pictures
 from kerastf.data.labels import label_rows, tag_rows
 from kerastf.data.language import Windows
+from kerastf.data.large import LargeBatches, LargeText
 from kerastf.data.neighbours import Neighbours
 from kerastf.data.parallel import Buckets, encode_pairs
 from kerastf.data.pretraining import masker, pair_masker, pair_rows, text_rows
@@ -79,8 +80,17 @@ def join_documents(records, tokenizer):
     return np.concatenate(found)
 
 
+def _large(source, make, o, length):
+    batches = LargeBatches(
+        source, o.tokenizer, make, length=length, stride=min(length, o.length), batch_size=o.batch_size, seed=o.seed
+    )  # fmt: skip
+    return Feed(batches, unit="tokens", per_row=o.length)
+
+
 def language(records, o):
     """The next token: windows of all documents joined."""
+    if isinstance(records, LargeText):
+        return _large(records, lambda found, _: (found[:, :-1], found[:, 1:]), o, o.length + 1)
     tokens = join_documents(records, o.tokenizer)
     if len(tokens) <= o.length:
         raise InputError(
@@ -93,10 +103,13 @@ def language(records, o):
 def masked(records, o):
     """Hidden tokens of lines that share rows."""
     tokenizer = require_tokenizer(o.tokenizer, "pad", "class", "separator", "mask")
+    make = masker(tokenizer, max_length=o.length, mask_rate=o.mask_rate)
+    if isinstance(records, LargeText):
+        return _large(records, make, o, o.length - 2)
     rows = list(text_rows(lines(records), tokenizer, o.length - 2, o.join))
     if not rows:
         raise InputError("There is no text to make batches of: all texts are empty.")
-    return _feed(rows, masker(tokenizer, max_length=o.length, mask_rate=o.mask_rate), o)
+    return _feed(rows, make, o)
 
 
 def masked_pairs(records, o):

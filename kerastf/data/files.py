@@ -8,8 +8,10 @@ from pathlib import Path
 
 from kerastf import text
 from kerastf.data import large
+from kerastf.data.examples import read_examples
 from kerastf.data.parallel import read_pairs
 from kerastf.data.records import ROLES, Parts, find_keys, rename
+from kerastf.data.spans import read_squad
 from kerastf.errors import FileFormatError, InputError
 
 ENDINGS = (".txt", ".jsonl", ".csv", ".tsv", ".tfrecord", ".tfrecords", ".json")
@@ -72,6 +74,11 @@ def read_json_lines(path):
         yield record, where
 
 
+def read_json(path):
+    """The records of a file in SQuAD's format."""
+    return ((record, f"{Path(path).name}, question {record['id']}") for record in read_squad(path))
+
+
 def read_table(path):
     """One record per line of a `.csv` or `.tsv` file, whose first line names the columns."""
     name, lines = Path(path).name, text.read_lines(path)
@@ -95,7 +102,10 @@ def read_table(path):
         raise FileFormatError(f"{name}, line {reader.line_num}: {error}") from None
 
 
-READERS = {".txt": read_text, ".jsonl": read_json_lines, ".csv": read_table, ".tsv": read_table}
+READERS = {
+    ".txt": read_text, ".jsonl": read_json_lines, ".csv": read_table, ".tsv": read_table, ".json": read_json,
+    ".tfrecord": read_examples, ".tfrecords": read_examples,
+}  # fmt: skip
 
 
 def _has_header(path, task, keys):
@@ -133,8 +143,8 @@ def _large(found, o, task):
     if kind == ".jsonl":
         key = find_keys(task, next(read_json_lines(found["train"][0]))[0], o.keys)["text"]
     parts = {name: large.LargeText(files, key) if files else None for name, files in found.items()}
-    if parts["valid"] is None:
-        parts["train"], parts["valid"] = large.hold_out(parts["train"], o.valid)
+    if parts["valid"] is None and o.valid:
+        parts["train"], parts["valid"] = parts["train"].hold_out(o.valid)
     return Parts(**parts)
 
 

@@ -121,6 +121,11 @@ class LargeText:
                 raise FileFormatError(f"{told}Received: {text.short(line)}") from None
             yield None
 
+    def hold_out(self, fraction):
+        """The text in two, the second at its end with that share of it, or as much as is looked at in one go."""
+        cut = self.align(self.last - min(HELD, round(len(self) * fraction)))
+        return self.part(self.first, cut), self.part(cut, self.last)
+
     def sample(self, size):
         """Texts from many places, about so many bytes together."""
         if size >= len(self):
@@ -137,6 +142,47 @@ class LargeText:
                 if length >= share:
                     break
         return [f for f in found if f.strip()]
+
+
+class Documents:
+    """The texts of examples by number, as one long text: a place is a number of a document.
+
+    Args:
+        rows: Records by number and their length: `Rows`, or a list.
+        first: The first document.
+        last: The document after the last.
+    """
+
+    def __init__(self, rows, first=0, last=None):
+        self.rows, self.first, self.last = rows, first, len(rows) if last is None else last
+
+    def align(self, at):
+        return at
+
+    def texts(self, at, size=None, again=True):
+        """Each document and None, from a number on; they go on at the beginning."""
+        while True:
+            for number in range(at, self.last):
+                yield self.rows[number]["text"]
+                yield None
+            if not again:
+                return
+            at = self.first
+
+    def sample(self, size):
+        """Texts from all over, about so many characters together."""
+        found = []
+        for number in np.random.default_rng(0).permutation(np.arange(self.first, self.last)):
+            found.append(self.rows[int(number)]["text"])
+            size -= len(found[-1])
+            if size <= 0:
+                break
+        return found
+
+    def hold_out(self, fraction):
+        """The documents in two, the second at the end with that share of them."""
+        cut = self.last - max(1, round((self.last - self.first) * fraction))
+        return Documents(self.rows, self.first, cut), Documents(self.rows, cut, self.last)
 
 
 class LargeBatches:
@@ -214,9 +260,20 @@ class LargeBatches:
             yield self.make(np.stack(rows), np.random.default_rng([self.seed, GIVEN, number]))
 
 
-def hold_out(source, fraction):
-    """A large text in two, the second at its end with that share of it, or as much as is looked at in one go."""
-    if not fraction:
-        return source, None
-    cut = source.align(source.last - min(HELD, round(len(source) * fraction)))
-    return source.part(source.first, cut), source.part(cut, source.last)
+def windows_as_they_come(records, tokenizer, length, stride, buffer):
+    """Lists of at most `buffer` windows of documents joined, for what cannot be read at a chosen place."""
+    rest: list[int] = []
+    found: list = []
+    for record in records:
+        rest += tokenizer.encode(record["text"])
+        rest += [] if tokenizer.end_id is None else [tokenizer.end_id]
+        at = 0
+        while len(rest) - at >= length:
+            found.append(np.array(rest[at : at + length], "int32"))
+            at += stride
+            if len(found) == buffer:
+                yield found
+                found = []
+        rest = rest[at:]
+    if found:
+        yield found

@@ -156,7 +156,7 @@ def read(source, o, task):
     parts: dict = {}
     for part, split in _splits(builder).items():
         rows = Rows(builder, split, mapping)
-        size = builder.info.splits[split].num_bytes or 0
+        size = getattr(builder.info.splits.get(split), "num_bytes", 0)
         if task == "images":
             found = list(rows)
             parts[part] = Images(one_size([r["image"] for r in found], o.image_size), [r["label"] for r in found])

@@ -37,7 +37,10 @@ def find_files(source):
     else:
         files = sorted(Path(p) for p in glob.glob(str(source), recursive=True) if Path(p).is_file())
         if not files:
-            raise FileFormatError(f"There is no such file, folder or pattern of files. Received: {str(source)!r}")
+            raise FileFormatError(
+                "There is no such file, folder or pattern of files; a source may also begin with embedded: or tfds:. "
+                f"Received: {str(source)!r}"
+            )
     kinds = sorted({ending(p) for p in files})
     if len(kinds) > 1:
         raise FileFormatError(f"Files of one format are read together. Received: {', '.join(kinds)}")

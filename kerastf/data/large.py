@@ -7,6 +7,7 @@ must be filled. So memory is flat, and any step can be made at once.
 import itertools
 import json
 import os
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +36,10 @@ class LargeText:
         self.files = [Path(f) for f in files]
         self.key = key
         self.open = [os.open(f, os.O_RDONLY) for f in self.files]
+        for number in self.open:
+            weakref.finalize(self, os.close, number)
         self.ends = np.cumsum([os.fstat(n).st_size for n in self.open])
         self.first, self.last = first, int(self.ends[-1]) if last is None else last
-
-    def __del__(self):
-        for number in getattr(self, "open", []):
-            os.close(number)
 
     def __len__(self):
         return self.last - self.first
@@ -67,8 +66,8 @@ class LargeText:
             return at - 1 + line if at - 1 + line < self.last else self.first
         if self.key is not None:
             return self._line_before(at)
-        skip = next((i for i, b in enumerate(found[1:]) if b & 0xC0 != 0x80), 0)  # the bytes inside a character
-        return at + skip
+        skip = next((i for i, b in enumerate(found[1:]) if b & 0xC0 != 0x80), None)  # the bytes inside a character
+        return self.first if skip is None else at + skip
 
     def _line_before(self, at):
         """Where the line of a byte begins: a record is never read from its middle."""

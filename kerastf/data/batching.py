@@ -60,6 +60,11 @@ class Batches:
     def __len__(self):
         return len(self.rows) // self.batch_size if self.drop_remainder else -(-len(self.rows) // self.batch_size)
 
+    @property
+    def steps(self):
+        """How many batches an epoch has."""
+        return len(self)
+
     def draw(self, epoch):
         """The order of an epoch: the numbers of all rows."""
         if not self.shuffle or epoch == GIVEN:
@@ -105,7 +110,7 @@ class Stream:
         make, batch_size, shuffle, drop_remainder, seed: As for `Batches`.
     """
 
-    fixed = True
+    fixed, steps = True, None
 
     def __init__(self, blocks, make, *, batch_size, shuffle=True, drop_remainder=False, seed=0):
         self.blocks, self.make, self.batch_size = blocks, make, batch_size

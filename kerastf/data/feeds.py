@@ -2,7 +2,7 @@
 
 import keras
 
-from kerastf.data.batching import Stream, generated, resized, signature
+from kerastf.data.batching import generated, resized, signature
 from kerastf.errors import InputError
 
 
@@ -57,7 +57,7 @@ class Feed:
         self.batches, self.unit, self.items = batches, unit, items
         self.batch_size = batches.batch_size
         self.units = batches.batch_size * per_row
-        self.steps = None if isinstance(batches, Stream) else getattr(batches, "steps", None) or len(batches)
+        self.steps = batches.steps
         self._spec = None
 
     def __repr__(self):

@@ -7,8 +7,11 @@ import json
 from pathlib import Path
 
 from kerastf import text
+from kerastf.data import large
+from kerastf.data.examples import read_examples
 from kerastf.data.parallel import read_pairs
-from kerastf.data.records import ROLES, Parts, rename
+from kerastf.data.records import ROLES, Parts, find_keys, rename
+from kerastf.data.spans import read_squad
 from kerastf.errors import FileFormatError, InputError
 
 ENDINGS = (".txt", ".jsonl", ".csv", ".tsv", ".tfrecord", ".tfrecords", ".json")
@@ -34,7 +37,10 @@ def find_files(source):
     else:
         files = sorted(Path(p) for p in glob.glob(str(source), recursive=True) if Path(p).is_file())
         if not files:
-            raise FileFormatError(f"There is no such file, folder or pattern of files. Received: {str(source)!r}")
+            raise FileFormatError(
+                "There is no such file, folder or pattern of files; a source may also begin with embedded: or tfds:. "
+                f"Received: {str(source)!r}"
+            )
     kinds = sorted({ending(p) for p in files})
     if len(kinds) > 1:
         raise FileFormatError(f"Files of one format are read together. Received: {', '.join(kinds)}")
@@ -71,6 +77,11 @@ def read_json_lines(path):
         yield record, where
 
 
+def read_json(path):
+    """The records of a file in SQuAD's format."""
+    return ((record, f"{Path(path).name}, question {record['id']}") for record in read_squad(path))
+
+
 def read_table(path):
     """One record per line of a `.csv` or `.tsv` file, whose first line names the columns."""
     name, lines = Path(path).name, text.read_lines(path)
@@ -94,7 +105,10 @@ def read_table(path):
         raise FileFormatError(f"{name}, line {reader.line_num}: {error}") from None
 
 
-READERS = {".txt": read_text, ".jsonl": read_json_lines, ".csv": read_table, ".tsv": read_table}
+READERS = {
+    ".txt": read_text, ".jsonl": read_json_lines, ".csv": read_table, ".tsv": read_table, ".json": read_json,
+    ".tfrecord": read_examples, ".tfrecords": read_examples,
+}  # fmt: skip
 
 
 def _has_header(path, task, keys):
@@ -121,8 +135,26 @@ def read_file(path, task, keys=None):
     return found
 
 
+def _large(found, o, task):
+    """The parts as texts that are read at random places, where they are for that and too large for memory."""
+    kind = ending(found["train"][0])
+    size = sum(p.stat().st_size for p in found["train"])
+    packed = any(p.suffix == ".gz" for p in found["train"])
+    if task not in ("language", "masked") or kind not in (".txt", ".jsonl") or packed or size <= o.stream_above:
+        return None
+    key = None
+    if kind == ".jsonl":
+        key = find_keys(task, next(read_json_lines(found["train"][0]))[0], o.keys)["text"]
+    parts = {name: large.LargeText(files, key) if files else None for name, files in found.items()}
+    if parts["valid"] is None and o.valid:
+        parts["train"], parts["valid"] = parts["train"].hold_out(o.valid)
+    return Parts(**parts)
+
+
 def read(source, o, task):
     """The parts of a file, a folder or a pattern."""
     found = find_files(source)
+    if parts := _large(found, o, task):
+        return parts
     parts = {p: [r for f in files for r in read_file(f, task, o.keys)] if files else None for p, files in found.items()}
     return Parts(**parts)

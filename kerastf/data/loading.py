@@ -6,13 +6,15 @@ from types import SimpleNamespace
 import numpy as np
 
 from kerastf import text
-from kerastf.data import embedded, files, memory
+from kerastf.data import catalogue, embedded, files, memory, pictures
 from kerastf.data.batching import require_number
 from kerastf.data.feeds import Found
+from kerastf.data.images import read_images
 from kerastf.data.labels import class_numbers
-from kerastf.data.records import Images, hold_out
+from kerastf.data.large import Documents, LargeText
+from kerastf.data.records import Images, Parts, hold_out
 from kerastf.data.tasks import TASKS
-from kerastf.errors import ConfigError, InputError
+from kerastf.errors import ConfigError, FileFormatError, InputError
 from kerastf.registry import did_you_mean, nearest
 
 COMMON = {"batch_size": 32, "seed": 0, "valid": 0.1, "static": False, "shuffle": True}
@@ -29,7 +31,25 @@ def _origin(source, task):
     if kind == "embedded":
         found = embedded.find(name, task)
         return lambda _, o, task: found.read(o, task), found.options
-    return files.read, {"keys": None}
+    keys = {"keys": None}
+    if kind == "tfds":
+        more = {"image_size": None} if task == "images" else {"stream_above": 2**28, "sample": 2**22}
+        return catalogue.read, {**keys, "data_dir": None, **more}
+    if task == "images":
+        return (pictures.read, {"image_size": None, "channels": 3}) if pictures.is_folder(source) else (_images, {})
+    return files.read, {**keys, "stream_above": 2**26, "sample": 2**22}
+
+
+def _images(source, o, task):
+    """The files that `read_images` knows: a .npz file, or a folder of idx files or of CIFAR-10."""
+    path = Path(source)
+    name = str(path)
+    if path.is_dir():
+        name = "cifar10" if any(path.rglob("*_batch*")) else "mnist"
+    elif not path.exists():
+        raise FileFormatError(f"There is no such file or folder of images. Received: {str(source)!r}")
+    train, test = (Images(x, y.tolist()) for x, y in read_images(name, path))
+    return Parts(train, test=test)
 
 
 def _options(task, known, given):
@@ -61,6 +81,17 @@ def _texts(task, records):
     return [t for r in records for t in ([r["text"]] if isinstance(r["text"], str) else r["text"])]
 
 
+def _first(records, size):
+    """The first texts of what comes one after the other, about so many characters together."""
+    found = []
+    for record in records:
+        found.append(record["text"])
+        size -= len(found[-1])
+        if size <= 0:
+            break
+    return found
+
+
 def make_tokenizer(given, texts, *, special, vocab_size):
     """A tokenizer as it is given, or trained on texts where it is told by name.
 
@@ -89,7 +120,12 @@ def _tokenizer(task, records, o):
     special = TASKS[task].special if o.special_tokens is None else tuple(o.special_tokens)
     options = {"special": special, "vocab_size": o.vocab_size}
     given = TASKS[task].tokenizer if o.tokenizer is None else o.tokenizer
-    texts = _texts(task, records)
+    if isinstance(records, list):
+        texts = _texts(task, records)
+    elif isinstance(records, LargeText | Documents):
+        texts = records.sample(o.sample)
+    else:
+        texts = _first(records, o.sample)
     if task == "translation":
         both = given if isinstance(given, list | tuple) else (given, given)
         return tuple(make_tokenizer(g, side, **options) for g, side in zip(both, texts, strict=True))
@@ -179,7 +215,9 @@ def load(source, *, task, **options):
     read, own = _origin(source, task)
     with_text = TASKS[task].tokenizer is not None
     o = _options(task, {**COMMON, **TASKS[task].options, **(TEXT if with_text else {}), **own}, options)
-    parts = hold_out(read(source, o, task), o.valid, o.seed, task)
+    parts = read(source, o, task)
+    if isinstance(parts.train, list | Images):
+        parts = hold_out(parts, o.valid, o.seed, task)
     found: dict = {}
     if "classes" in TASKS[task].options:
         parts, o.classes = _label(task, parts, o)

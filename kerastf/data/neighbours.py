@@ -6,6 +6,7 @@ Shapes: B blocks, T centres in a block, W tokens on both sides of them, S = T + 
 import itertools
 import os
 import tempfile
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ class Neighbours:
         self.window, self.length, self.batch_size = window, length, batch_size
         self.shuffle, self.seed = shuffle, seed
         self.file, self.counts, self.chunks = _encode(texts, tokenizer)
+        weakref.finalize(self, self.file.close)
         self.chances = keep_probabilities(self.counts, subsample)
         kept = np.array([self._expected(*chunk) for chunk in self.chunks])
         self.ends = np.cumsum(np.maximum(1, np.ceil(kept / (length * batch_size)).astype("int64")))

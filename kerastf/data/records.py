@@ -59,7 +59,9 @@ class Images(NamedTuple):
     labels: Any
 
     def take(self, numbers):
-        return Images(self.images[numbers], [self.labels[i] for i in numbers])
+        """Some of the images."""
+        take = getattr(self.images, "take", None) if not isinstance(self.images, np.ndarray) else None
+        return Images(take(numbers) if take else self.images[numbers], [self.labels[i] for i in numbers])
 
 
 def find_keys(task, known, given=None):

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kerastf import text
-from kerastf.data.batching import Batches, require_tokenizer
+from kerastf.data.batching import Batches, Stream, require_tokenizer
 from kerastf.data.feeds import Feed
 from kerastf.data.images import Pictures
 from kerastf.data.labels import label_rows, tag_rows
 from kerastf.data.language import Windows
+from kerastf.data.large import Documents, LargeBatches, LargeText, windows_as_they_come
 from kerastf.data.neighbours import Neighbours
 from kerastf.data.parallel import Buckets, encode_pairs
 from kerastf.data.pretraining import masker, pair_masker, pair_rows, text_rows
@@ -79,8 +80,22 @@ def join_documents(records, tokenizer):
     return np.concatenate(found)
 
 
+def _large(source, make, o, length):
+    """Windows of what does not fit into memory: by number where places can be chosen, otherwise as it comes."""
+    if not isinstance(source, LargeText | Documents):
+        blocks = lambda: windows_as_they_come(source, o.tokenizer, length, min(length, o.length), o.buffer)  # noqa: E731
+        stream = Stream(blocks, lambda rows, rng: make(np.stack(rows), rng), **_plan(o))
+        return Feed(stream, unit="tokens", per_row=o.length)
+    batches = LargeBatches(
+        source, o.tokenizer, make, length=length, stride=min(length, o.length), batch_size=o.batch_size, seed=o.seed
+    )  # fmt: skip
+    return Feed(batches, unit="tokens", per_row=o.length)
+
+
 def language(records, o):
     """The next token: windows of all documents joined."""
+    if not isinstance(records, list):
+        return _large(records, lambda found, _: (found[:, :-1], found[:, 1:]), o, o.length + 1)
     tokens = join_documents(records, o.tokenizer)
     if len(tokens) <= o.length:
         raise InputError(
@@ -95,10 +110,13 @@ def language(records, o):
 def masked(records, o):
     """Hidden tokens of lines that share rows."""
     tokenizer = require_tokenizer(o.tokenizer, "pad", "class", "separator", "mask")
+    make = masker(tokenizer, max_length=o.length, mask_rate=o.mask_rate)
+    if not isinstance(records, list):
+        return _large(records, make, o, o.length - 2)
     rows = list(text_rows(lines(records), tokenizer, o.length - 2, o.join))
     if not rows:
         raise InputError("There is no text to make batches of: all texts are empty.")
-    return _feed(rows, masker(tokenizer, max_length=o.length, mask_rate=o.mask_rate), o)
+    return _feed(rows, make, o)
 
 
 def masked_pairs(records, o):
@@ -183,8 +201,8 @@ def images(records, o):
 
 
 TASKS = {
-    "language": Task(language, {"length": 128}, "byte", ("end", "unknown")),
-    "masked": Task(masked, {"length": 128, "mask_rate": 0.15, "join": True}),
+    "language": Task(language, {"length": 128, "buffer": 10_000}, "byte", ("end", "unknown")),
+    "masked": Task(masked, {"length": 128, "mask_rate": 0.15, "join": True, "buffer": 10_000}),
     "masked_pairs": Task(masked_pairs, {"length": 128, "mask_rate": 0.15}),
     "classification": Task(classification, {"length": 128, "classes": None, "segments": True}),
     "tagging": Task(tagging, {"length": 128, "classes": None, "segments": True}),

@@ -9,7 +9,7 @@ from kerastf.data.records import Images, Parts
 from kerastf.errors import InputError
 from kerastf.registry import did_you_mean, nearest
 
-PLAIN = ("language", "masked", "bidirectional", "word_vectors")
+PLAIN = ("language", "sequences", "masked", "bidirectional", "word_vectors")
 
 
 class Embedded(NamedTuple):

@@ -13,7 +13,7 @@ from kerastf.data.images import read_images
 from kerastf.data.labels import class_numbers
 from kerastf.data.large import Documents, LargeText
 from kerastf.data.records import Images, Parts, hold_out
-from kerastf.data.tasks import TASKS
+from kerastf.data.tasks import TASKS, lines
 from kerastf.errors import ConfigError, FileFormatError, InputError
 from kerastf.registry import did_you_mean, nearest
 
@@ -175,6 +175,26 @@ def _feed(task, name, part, o):
     return feed
 
 
+def by_line(records):
+    """Records of a line each."""
+    return records if records is None else [{"text": line} for line in lines(records)]
+
+
+def check(source, *, task, **options):
+    """Raises the error that `load` would raise, as far as it can be known without reading the source.
+
+    Returns:
+        What reads the source, and all options.
+    """
+    if task not in TASKS:
+        raise ConfigError(
+            f"There is no task `{task}`.{did_you_mean(nearest(str(task), TASKS))} Tasks: {', '.join(TASKS)}."
+        )
+    read, own = _origin(source, task)
+    with_text = TASKS[task].tokenizer is not None
+    return read, _options(task, {**COMMON, **TASKS[task].options, **(TEXT if with_text else {}), **own}, options)
+
+
 def load(source, *, task, **options):
     """A data set as batches, in one call.
 
@@ -184,8 +204,8 @@ def load(source, *, task, **options):
     Args:
         source: `"embedded:NAME"` (see `data.sources()`); the path of a file (`.txt`, `.jsonl`, `.csv`, `.tsv`), of a
             folder of them or of images, or a pattern; `(x, y)` arrays or lists; or a list of records.
-        task: `"language"`, `"masked"`, `"masked_pairs"`, `"classification"`, `"tagging"`, `"translation"`, `"span"`,
-            `"images"`, `"bidirectional"` or `"word_vectors"`.
+        task: `"language"`, `"sequences"`, `"masked"`, `"masked_pairs"`, `"classification"`, `"tagging"`,
+            `"translation"`, `"span"`, `"images"`, `"bidirectional"` or `"word_vectors"`.
         **options: For all tasks `batch_size` (32), `seed` (0), `valid` (0.1; the share held out where the source has no
             such part), `shuffle`, `static` (one shape for all batches), and `keys`, which says what a record's keys
             mean. For text `tokenizer` (one of `kerastf.text`, its name, or a dict with options of its training),
@@ -208,14 +228,11 @@ def load(source, *, task, **options):
         >>> x.shape.as_list(), y.shape.as_list()
         ([4, 32], [4, 32])
     """
-    if task not in TASKS:
-        raise ConfigError(
-            f"There is no task `{task}`.{did_you_mean(nearest(str(task), TASKS))} Tasks: {', '.join(TASKS)}."
-        )
-    read, own = _origin(source, task)
+    read, o = check(source, task=task, **options)
     with_text = TASKS[task].tokenizer is not None
-    o = _options(task, {**COMMON, **TASKS[task].options, **(TEXT if with_text else {}), **own}, options)
     parts = read(source, o, task)
+    if task == "sequences":  # lines, before some of them are held out
+        parts = parts._replace(train=by_line(parts.train), valid=by_line(parts.valid), test=by_line(parts.test))
     if isinstance(parts.train, list | Images):
         parts = hold_out(parts, o.valid, o.seed, task)
     found: dict = {}

@@ -34,6 +34,7 @@ ROLES = {
     "masked": ("text",),
     "masked_pairs": ("text",),
     "bidirectional": ("text",),
+    "sequences": ("text",),
     "word_vectors": ("text",),
     "classification": ("text", "label"),
     "tagging": ("words", "tags"),

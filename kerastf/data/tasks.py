@@ -107,6 +107,18 @@ def language(records, o):
     return Feed(batches, unit="tokens", per_row=o.length)
 
 
+def sequences(records, o):
+    """The next token, each line a sequence of its own: from its start token to its end token, padded."""
+    tokenizer = require_tokenizer(o.tokenizer, "pad", "start", "end")
+
+    def make(rows, _):
+        rows = [[tokenizer.start_id, *tokenizer.encode(r["text"]), tokenizer.end_id][: o.length + 1] for r in rows]
+        tokens = text.pad(rows, tokenizer.pad_id, o.length + 1)  # (B, T + 1)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    return _feed(records, make, o)
+
+
 def masked(records, o):
     """Hidden tokens of lines that share rows."""
     tokenizer = require_tokenizer(o.tokenizer, "pad", "class", "separator", "mask")
@@ -202,6 +214,7 @@ def images(records, o):
 
 TASKS = {
     "language": Task(language, {"length": 128, "buffer": 10_000}, "byte", ("end", "unknown")),
+    "sequences": Task(sequences, {"length": 64}, "character", text.SPECIAL),
     "masked": Task(masked, {"length": 128, "mask_rate": 0.15, "join": True, "buffer": 10_000}),
     "masked_pairs": Task(masked_pairs, {"length": 128, "mask_rate": 0.15}),
     "classification": Task(classification, {"length": 128, "classes": None, "segments": True}),

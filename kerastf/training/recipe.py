@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kerastf import config, registry
+from kerastf.data.loading import check as check_data
 from kerastf.errors import ConfigError, FileFormatError
 from kerastf.registry import did_you_mean, nearest
 from kerastf.schema import Problems, check_options, options_of, plain, short
@@ -271,7 +272,7 @@ def stand_ins(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     known = options_of(cls)
     values = {
         "vocab_size": 10_000, "source_vocab_size": 10_000, "target_vocab_size": 10_000, "image_size": [32, 32],
-        "channels": 3, "num_classes": 10,
+        "channels": 3, "num_classes": 10, "counts": [1] * 10_000,
     }  # fmt: skip
     open_ones = {n: p for n, p in known.items() if n not in given and p.default in (p.empty, None)}
     found = {n: values[n] for n in open_ones if n in values}
@@ -313,6 +314,10 @@ def _check_together(found, problems):
         problems.add(f"[optimizer]: `average` must be in (0, 1). Received: average={optimizer['average']}")
     if "expect" in found and (found["expect"]["at_most"] is None) == (found["expect"]["at_least"] is None):
         problems.add("[expect]: give one of `at_most` and `at_least`.")
+    try:
+        check_data(**{k: v for k, v in found["data"].items() if v is not None})
+    except (ValueError, LookupError, ImportError) as error:
+        problems.add(f"[data]: {error}")
     if problems.errors:
         return
     try:

@@ -121,14 +121,7 @@ def _has_header(path, task, keys):
 def read_file(path, task, keys=None):
     """The records of a file under the names of a task."""
     kind = ending(path)
-    if kind == ".txt" and task not in (
-        "language",
-        "sequences",
-        "masked",
-        "masked_pairs",
-        "bidirectional",
-        "word_vectors",
-    ):
+    if kind == ".txt" and ROLES[task] != ("text",):
         raise InputError(
             f"A text file has no {' or '.join(r for r in ROLES[task] if r != 'text')}: the task `{task}` reads .jsonl, "
             f".csv, .tsv or .tfrecord. Received: {Path(path).name!r}"

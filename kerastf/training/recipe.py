@@ -26,6 +26,10 @@ TASK_OF_FAMILY = {
     "seq2seq": "translation", "conv_s2s": "translation", "transformer": "translation", "elmo": "bidirectional",
     "word2vec": "word_vectors",
 }  # fmt: skip
+# What a run does itself, what needs a function, and what sends data away.
+NOT_CALLBACKS = {
+    "Callback", "CallbackList", "History", "ProgbarLogger", "BackupAndRestore", "LambdaCallback", "RemoteMonitor",
+}  # fmt: skip
 LARGER_IS_BETTER = ("accuracy", "bleu", "f1", "chrf")
 
 
@@ -195,7 +199,7 @@ def check(tables: Mapping[str, Any], name: str = "training") -> Recipe:
         given = tables.get(section)
         if given is not None and not isinstance(given, Mapping):
             problems.add(f"`{section}` must be a table. Received: {section}={short(given)}")
-            given = {}
+            continue
         if given is not None or section != "expect":
             found[section] = _table(section, cls, dict(given or {}), problems)
     found["callbacks"] = _callbacks(tables.get("callbacks", []), problems)
@@ -226,7 +230,9 @@ def _table(section, cls, given, problems):
 def _callbacks(given, problems):
     import keras
 
-    known = [n for n in dir(keras.callbacks) if isinstance(getattr(keras.callbacks, n), type) and n != "Callback"]
+    known = [
+        n for n in dir(keras.callbacks) if isinstance(getattr(keras.callbacks, n), type) and n not in NOT_CALLBACKS
+    ]
     for spec in given if isinstance(given, list) else [given]:
         if not isinstance(spec, Mapping) or spec.get("name") not in known:
             close = did_you_mean(nearest(str(spec.get("name")), known)) if isinstance(spec, Mapping) else ""
@@ -282,9 +288,10 @@ def stand_ins(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choose_task(found, family, options, problems):
-    if found["data"].get("task") is not None:
+    if found.get("data", {"task": ""}).get("task") is not None:
         return
-    head = options.get("head")
+    known = options_of(registry.resolve("model", family))
+    head = options.get("head", known["head"].default if "head" in known else None)
     head = head.get("name") if isinstance(head, Mapping) else head
     task = TASK_OF_HEAD.get(head) if family != "vit" else None
     found["data"]["task"] = task or TASK_OF_FAMILY.get(family)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-peers test-site lint format docs docs-serve clean
+.PHONY: help demo test test-slow test-peers test-site recipes lint format docs docs-serve clean
 
 help:  ## What each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ test-site: docs  ## The built site in Chromium
 	$(BIN)/python -m pip install --quiet playwright
 	$(BIN)/python -m pytest -m site tests/test_browser.py
 
+recipes: $(VENV)/installed  ## Train a small model of every family, and print what each reached
+	$(BIN)/python recipes/all.py
+
 lint: $(VENV)/installed  ## ruff and the type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,4 +56,4 @@ docs-serve: $(VENV)/installed  ## Serve the site, rebuilt as pages change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean:  ## Remove what the other targets made
-	rm -rf $(VENV) $(VENV)-peers site demo build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-peers site demo runs build dist *.egg-info

@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from kerastf.checkpoint import load_model
+from kerastf.data.pictures import ImageFiles
 from kerastf.errors import ConfigError
 from kerastf.training.folder import RunFolder
 from kerastf.training.recipe import Recipe
@@ -90,16 +91,11 @@ def _classes(model, texts, folder, recipe, k):
 
 
 def _images(model, paths, folder, recipe, k):
-    from kerastf.data import read_image
-
     labels = folder.read_json("labels.json")
-    shape = model.input_shape[1:]
-    found = []
-    for path in paths:
-        image = read_image(Path(path), size=shape[:2], channels=shape[2])
-        logits = ops.convert_to_numpy(model.predict(image[None], verbose=0))
-        found.append({"input": str(path), **_ranked(logits[0].astype("float64"), labels, k)})
-    return found
+    height, width, channels = model.input_shape[1:]
+    images = ImageFiles([Path(p) for p in paths], (height, width), channels)
+    logits = ops.convert_to_numpy(model.predict(images[range(len(paths))], verbose=0)).astype("float64")
+    return [{"input": str(p), **_ranked(row, labels, k)} for p, row in zip(paths, logits, strict=True)]
 
 
 def _translations(model, texts, folder, recipe, k):

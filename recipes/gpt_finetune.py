@@ -36,7 +36,7 @@ def arguments():
     parser.add_argument("--length", type=int, help="the most tokens of a text (by what is read)")
     parser.add_argument("--per-class", type=int, default=16, help="labelled texts of each class (16)")
     parser.add_argument("--steps", type=int, default=1500, help="steps of pre-training (1500)")
-    parser.add_argument("--epochs", type=int, default=20, help="epochs of fine-tuning (20)")
+    parser.add_argument("--tune-steps", type=int, default=300, help="steps of fine-tuning (300)")
     parser.add_argument("--seeds", type=int, default=5, help="how many draws of labels (5)")
     parser.add_argument("--dim", type=int, default=128, help="width of the model (128)")
     parser.add_argument("--layers", type=int, default=4, help="layers of the model (4)")
@@ -92,10 +92,12 @@ def tune(start, rows, labels, classes, options, seed):
 def fitted(start, rows, labels, classes, rate, options, seed):
     keras.utils.set_random_seed(seed)
     model = start().with_head("classifier", num_classes=len(classes), pooling="mean")
-    steps = options.epochs * -(-len(rows) // 32)
+    per_epoch = -(-len(rows) // 16)
+    epochs = -(-options.tune_steps // per_epoch)
+    steps = epochs * per_epoch
     schedule = keras.optimizers.schedules.CosineDecay(0.0, steps, warmup_target=rate, warmup_steps=max(1, steps // 10))
     model.compile(keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0))
-    model.fit(rows, labels, batch_size=32, epochs=options.epochs, verbose=0)
+    model.fit(rows, labels, batch_size=16, epochs=epochs, verbose=0)
     return model
 
 

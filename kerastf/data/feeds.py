@@ -134,10 +134,9 @@ class Feed:
         if keras.backend.backend() != "tensorflow" and hasattr(self.batches, "at"):
             return _PyOnce(self, shard)
         rows = getattr(self.batches, "rows", None)
-        count = -(-len(rows) // self.batch_size) if hasattr(rows, "__len__") else None
-        whole = count is not None and len(rows) % self.batch_size == 0
+        whole = hasattr(rows, "__len__") and len(rows) % self.batch_size == 0
         spec = signature(first, self.batch_size // shard[1] if whole else None, self.batches.fixed)
-        return generated(lambda: (self.cut(batch, shard) for batch in self.batches.once()), spec, count)
+        return generated(lambda: (self.cut(batch, shard) for batch in self.batches.once()), spec, self.batches.passes)
 
 
 class Found:

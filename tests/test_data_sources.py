@@ -151,6 +151,23 @@ def test_a_folder_of_images(tmp_path):
     assert told(lambda: first(wrong.train)) == f"This is no image that can be read. Received: {path!r}"
 
 
+def test_images_of_examples(tmp_path):
+    encoded = [tf.io.encode_png(np.full((4, 5, 1), n, "uint8")).numpy() for n in range(4)]
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as file:
+        for number, raw in enumerate(encoded):
+            features = {
+                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[raw])),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[number % 2])),
+            }
+            file.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    found = data.load(tmp_path / "a.tfrecord", task="images", batch_size=4, valid=0)
+    x, y = first(found.train)
+    assert x[:, 0, 0, 0].tolist() == [0, 1, 2, 3] and y.tolist() == [0, 1, 0, 1] and x.shape == (4, 4, 5, 1)
+    write_examples(tmp_path / "b.tfrecord", [{"image": "no image", "label": 1}])
+    message = told(lambda: data.load(tmp_path / "b.tfrecord", task="images", batch_size=1, valid=0))
+    assert message == "b.tfrecord, example 1: this is no image that can be read."
+
+
 def test_arrays_and_files_of_arrays(tmp_path):
     x, y = np.arange(10 * 12).reshape(10, 3, 4).astype("uint8"), np.arange(10) % 3
     found = data.load((x, y), task="images", batch_size=4, valid=0.2)
@@ -337,9 +354,12 @@ MISTAKES = [
     ("embedded:corpus", "languages", {}, "There is no task `languages`. Did you mean `language`? Tasks: language, masked, masked_pairs, classification, tagging, span, translation, bidirectional, word_vectors, images."),
     ("embedded:corpsu", "language", {}, "There is no embedded set `corpsu`. Did you mean `corpus` or `copy`? Sets: corpus, stories, analogies, dates, reversals, copy, reverse, sort, addition, sentiment, two_senses, tagged_sentences, shapes, digits."),
     ("embedded:dates", "tagging", {}, "`embedded:dates` is for translation. For tagging there are: embedded:tagged_sentences. Received: task='tagging'"),
-    ("no.txt", "images", {"lenght": 3, "flipped": True}, "The task `images` from this source has no option `lenght`, `flipped` Did you mean `flip`?. Options: batch_size, seed, valid, static, shuffle, classes, shift, flip. Received: flipped, lenght"),
+    ("no.txt", "images", {"lenght": 3, "flipped": True}, "The task `images` from this source has no option `lenght`, `flipped` (did you mean `flip`?). Options: batch_size, seed, valid, static, shuffle, classes, shift, flip, keys. Received: flipped, lenght"),
     ("no.txt", "language", {"batch_size": 0}, "`batch_size` must be at least 1. Received: batch_size=0"),
     ("no.txt", "language", {"length": 0}, "`length` must be at least 1. Received: length=0"),
+    ("no.txt", "bidirectional", {"length": 2}, "`length` must be at least 3. Received: length=2"),
+    ("no.txt", "translation", {"length": (8, 0)}, "`length` must be a number of at least 1, or one for sources and one for targets. Received: length=(8, 0)"),
+    ("no.txt", "masked", {"mask_rate": 2}, "`mask_rate` must be between 0 and 1. Received: mask_rate=2"),
     ("no.txt", "language", {"valid": 1.5}, "`valid` is the share to hold out, in [0, 1). Received: valid=1.5"),
     ("no.txt", "language", {}, LOST + " Received: '{folder}/no.txt'"),
     ("a.doc", "language", {}, "A file ends in one of .txt, .jsonl, .csv, .tsv, .tfrecord, .tfrecords, .json. Received: '{folder}/a.doc'"),

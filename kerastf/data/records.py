@@ -142,6 +142,8 @@ def hold_out(parts, fraction, seed, task):
     train = parts.train
     if isinstance(train, Images):
         known, held = split(range(len(train.labels)), fraction, seed)
+        if not held:
+            return parts
         return parts._replace(train=train.take(np.array(known, int)), valid=train.take(np.array(held, int)))
     if len(train) == 1 and isinstance(train[0].get("text"), str):
         known, held = cut_text(train[0]["text"], fraction)

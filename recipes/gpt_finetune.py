@@ -55,7 +55,7 @@ def read(options):
             for line in path.read_text("utf-8").splitlines() if line.strip()
         ]  # fmt: skip
         return rows, "character", 24
-    return data.sentiment(6000, seed=0), "word", 32
+    return data.sentiment(20_000, seed=0), "word", 32
 
 
 def rows_of(texts, tokenizer, length):

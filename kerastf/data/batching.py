@@ -65,6 +65,11 @@ class Batches:
         """How many batches an epoch has."""
         return len(self)
 
+    @property
+    def passes(self):
+        """How many batches `once` has."""
+        return -(-len(self.rows) // self.batch_size)
+
     def draw(self, epoch):
         """The order of an epoch: the numbers of all rows."""
         if not self.shuffle or epoch == GIVEN:
@@ -99,7 +104,7 @@ class Batches:
 
     def once(self):
         """Every row once, in the given order."""
-        return (self.batch(GIVEN, number) for number in range(-(-len(self.rows) // self.batch_size)))
+        return (self.batch(GIVEN, number) for number in range(self.passes))
 
 
 class Stream:
@@ -110,7 +115,7 @@ class Stream:
         make, batch_size, shuffle, drop_remainder, seed: As for `Batches`.
     """
 
-    fixed, steps = True, None
+    fixed, steps, passes = True, None, None
 
     def __init__(self, blocks, make, *, batch_size, shuffle=True, drop_remainder=False, seed=0):
         self.blocks, self.make, self.batch_size = blocks, make, batch_size

@@ -1,7 +1,9 @@
 """Records from tensorflow-datasets: `tfds:NAME` or `tfds:NAME/CONFIG`."""
 
 import os
+import shutil
 import socket
+from pathlib import Path
 
 import numpy as np
 
@@ -29,6 +31,13 @@ def online():
     return False
 
 
+def _unfinished(builder):
+    """The folders of downloads and preparations that are not finished."""
+    root = Path(builder.data_path).parent
+    fetched = Path(builder._data_dir_root) / "downloads"
+    return {*root.glob("incomplete.*"), *root.glob("*.incomplete*"), *fetched.glob("*.tmp.*")}
+
+
 def open_builder(name, data_dir):
     """The builder of a data set, whose files are there or are fetched."""
     import tensorflow_datasets as tfds
@@ -49,9 +58,12 @@ def open_builder(name, data_dir):
             f"tfds.load({name!r}, data_dir=...), copy that folder here and give data_dir. "
             f"Received: data_dir={data_dir!r}"
         )
+    before = _unfinished(builder)
     try:
         builder.download_and_prepare()
-    except Exception as error:  # whatever fails, the reason is told; what tensorflow-datasets had begun it takes away
+    except Exception as error:  # whatever fails, the reason is told, and nothing half done is left
+        for path in _unfinished(builder) - before:
+            shutil.rmtree(path, ignore_errors=True)
         raise InputError(f"`{name}` could not be fetched into {where}: {type(error).__name__}: {error}") from error
     return builder
 
@@ -110,7 +122,7 @@ class Rows:
         return map(self.record, tfds.as_numpy(self.builder.as_dataset(split=self.split, shuffle_files=False)))
 
     def __len__(self):
-        return self.builder.info.splits[self.split].num_examples
+        return len(self.source) if self.source is not None else self.builder.info.splits[self.split].num_examples
 
 
 def _splits(builder):

@@ -2,7 +2,7 @@
 
 import keras
 
-from kerastf.data.batching import generated, resized, signature
+from kerastf.data.batching import GIVEN, generated, resized, signature
 from kerastf.errors import InputError
 
 
@@ -22,15 +22,20 @@ class _PyFeed(keras.utils.PyDataset):
 
 
 class _PyOnce(keras.utils.PyDataset):
+    """Every row once, for backends without tf.data."""
+
     def __init__(self, feed, shard):
         super().__init__()
-        self.made = [feed.cut(batch, shard) for batch in feed.batches.once()]
+        self.feed, self.shard = feed, shard
+        by_number = hasattr(feed.batches, "batch")
+        self.made = None if by_number else list(feed.batches.once())
 
     def __len__(self):
-        return len(self.made)
+        return self.feed.batches.passes if self.made is None else len(self.made)
 
     def __getitem__(self, index):
-        return self.made[index]
+        made = self.feed.batches.batch(GIVEN, index) if self.made is None else self.made[index]
+        return self.feed.cut(made, self.shard)
 
 
 class Feed:
@@ -133,10 +138,9 @@ class Feed:
         if keras.backend.backend() != "tensorflow" and hasattr(self.batches, "at"):
             return _PyOnce(self, shard)
         rows = getattr(self.batches, "rows", None)
-        count = -(-len(rows) // self.batch_size) if hasattr(rows, "__len__") else None
-        whole = count is not None and len(rows) % self.batch_size == 0
+        whole = hasattr(rows, "__len__") and len(rows) % self.batch_size == 0
         spec = signature(first, self.batch_size // shard[1] if whole else None, self.batches.fixed)
-        return generated(lambda: (self.cut(batch, shard) for batch in self.batches.once()), spec, count)
+        return generated(lambda: (self.cut(batch, shard) for batch in self.batches.once()), spec, self.batches.passes)
 
 
 class Found:

@@ -4,6 +4,7 @@ The window of a row begins at a byte that is drawn from `(seed, step)`: no index
 must be filled. So memory is flat, and any step can be made at once.
 """
 
+import functools
 import itertools
 import json
 import os
@@ -197,7 +198,7 @@ class LargeBatches:
         seed: The same seed gives the same batches.
     """
 
-    fixed, steps = True, None
+    fixed, steps = True, None  # nobody knows how many tokens the text has
 
     def __init__(self, source, tokenizer, make, *, length, stride, batch_size, seed):
         self.source, self.tokenizer, self.make = source, tokenizer, make
@@ -248,6 +249,13 @@ class LargeBatches:
             while len(rest) >= self.length:
                 yield np.array(rest[: self.length], "int32")
                 rest = rest[self.stride :]
+
+    @functools.cached_property
+    def passes(self):
+        """How many batches `once` has, or None where counting them would take long."""
+        if self.source.last - self.source.first > HELD:
+            return None
+        return -(-sum(1 for _ in self.windows()) // self.batch_size)
 
     def once(self):
         """Every window once, in order."""

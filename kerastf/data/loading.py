@@ -12,6 +12,8 @@ from kerastf.data.feeds import Found
 from kerastf.data.images import read_images
 from kerastf.data.labels import class_numbers
 from kerastf.data.large import Documents, LargeText
+from kerastf.data.parallel import lengths
+from kerastf.data.pretraining import require_rate
 from kerastf.data.records import Images, Parts, hold_out
 from kerastf.data.tasks import TASKS, lines
 from kerastf.errors import ConfigError, FileFormatError, InputError
@@ -20,6 +22,7 @@ from kerastf.registry import did_you_mean, nearest
 COMMON = {"batch_size": 32, "seed": 0, "valid": 0.1, "static": False, "shuffle": True}
 TEXT = {"tokenizer": None, "vocab_size": 8000, "special_tokens": None}
 TRAINED_WITH = {"vocab_size", "special_tokens", "lowercase", "min_count", "learner", "max_characters"}
+LEAST = {"masked": 3, "masked_pairs": 5, "classification": 3, "tagging": 3, "bidirectional": 3, "span": 4}
 PLURALS = {"characters": "character", "bytes": "byte", "words": "word", "wordpieces": "wordpiece"}
 
 
@@ -36,7 +39,7 @@ def _origin(source, task):
         more = {"image_size": None} if task == "images" else {"stream_above": 2**28, "sample": 2**22}
         return catalogue.read, {**keys, "data_dir": None, **more}
     if task == "images":
-        return (pictures.read, {"image_size": None, "channels": 3}) if pictures.is_folder(source) else (_images, {})
+        return (pictures.read, {"image_size": None, "channels": 3}) if pictures.is_folder(source) else (_images, keys)
     return files.read, {**keys, "stream_above": 2**26, "sample": 2**22}
 
 
@@ -48,13 +51,19 @@ def _images(source, o, task):
         name = "cifar10" if any(path.rglob("*_batch*")) else "mnist"
     elif not path.exists():
         raise FileFormatError(f"There is no such file or folder of images. Received: {str(source)!r}")
+    if files.ending(path) in (".tfrecord", ".tfrecords"):
+        return pictures.read_examples_of(path, o)
     train, test = (Images(x, y.tolist()) for x, y in read_images(name, path))
     return Parts(train, test=test)
 
 
 def _options(task, known, given):
-    """All options of a call, defaults filled in; or one error with everything that is wrong."""
-    wrong = [f"`{n}`{did_you_mean(nearest(n, known))}".rstrip() for n in given if n not in known]
+    """All options of a call, defaults filled in; or one error with everything that is not known."""
+    wrong = []
+    for name in given:
+        if name not in known:
+            near = nearest(name, known)
+            wrong.append(f"`{name}`" + (f" (did you mean `{near[0]}`?)" if near else ""))
     if wrong:
         raise ConfigError(
             f"The task `{task}` from this source has no option {', '.join(wrong)}. Options: {', '.join(known)}. "
@@ -63,8 +72,15 @@ def _options(task, known, given):
     o = SimpleNamespace(**{**known, **given})
     require_number("batch_size", o.batch_size, 1)
     require_number("seed", o.seed, 0)
-    if isinstance(getattr(o, "length", None), int) or not hasattr(o, "length"):
-        require_number("length", getattr(o, "length", 1), 1)
+    if task == "translation":
+        o.length = lengths(o.length, "length")
+    elif "length" in known:
+        require_number("length", o.length, LEAST.get(task, 1))
+    for name, least in (("stride", 1), ("window", 1), ("buffer", 1), ("multiple", 1), ("shift", 0)):
+        if name in known:
+            require_number(name, getattr(o, name), least)
+    if "mask_rate" in known:
+        require_rate(o.mask_rate)
     if o.valid is not None and not (isinstance(o.valid, int | float) and 0 <= o.valid < 1):
         raise InputError(f"`valid` is the share to hold out, in [0, 1). Received: valid={o.valid!r}")
     return o

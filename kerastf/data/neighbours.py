@@ -38,7 +38,7 @@ class Neighbours:
         self.chances = keep_probabilities(self.counts, subsample)
         kept = np.array([self._expected(*chunk) for chunk in self.chunks])
         self.ends = np.cumsum(np.maximum(1, np.ceil(kept / (length * batch_size)).astype("int64")))
-        self.steps = int(self.ends[-1])
+        self.steps = self.passes = int(self.ends[-1])
         self._made = (None, None)
 
     def __len__(self):

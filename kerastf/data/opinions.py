@@ -15,8 +15,8 @@ _CONTRASTS = ("but", "yet", "however ,")
 
 
 def _clause(rng, positive, thing):
-    """What somebody says of a thing; every second time by denying the opposite."""
-    denied = rng.random() < 0.5
+    """What somebody says of a thing; every fifth time by denying the opposite."""
+    denied = rng.random() < 0.2
     word = rng.choice(GOOD if positive != denied else BAD)
     words = ["the", thing, "was", rng.choice(NEGATIONS) if denied else "", rng.choice(_DEGREES), word]
     return " ".join(w for w in words if w)
@@ -25,8 +25,9 @@ def _clause(rng, positive, thing):
 def sentiment(count, *, seed=0):
     """Short opinions, half of them positive.
 
-    The words alone do not tell the label: a negation turns its clause round, and after a contrast (`but`, `yet`,
-    `however`) the second clause decides against the first. Without a contrast both clauses agree.
+    The words alone do not always tell the label: a negation, which every fifth clause has, turns its clause round, and
+    after a contrast (`but`, `yet`, `however`) the second clause decides against the first. Without a contrast both
+    clauses agree.
 
     Args:
         count: How many.
@@ -40,7 +41,7 @@ def sentiment(count, *, seed=0):
         >>> for line in data.sentiment(2, seed=5):
         ...     print(line)
         ('in the end , the service was really wonderful however , the music was stupid again', 'negative')
-        ('the story was never rather clever however , the room was not broken again !', 'positive')
+        ('the story was really stupid however , the room was very fresh', 'positive')
     """
     if count < 0:
         raise InputError(f"`count` must not be negative. Received: count={count}")

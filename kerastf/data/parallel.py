@@ -104,12 +104,13 @@ def _require(tokenizer, what, *needed):
     return tokenizer
 
 
-def _lengths(max_length):
-    both = tuple(max_length) if isinstance(max_length, list | tuple) else (max_length, max_length)
+def lengths(given, name="max_length"):
+    """The most tokens of sources and of targets, from one number or two."""
+    both = tuple(given) if isinstance(given, list | tuple) else (given, given)
     if len(both) != 2 or not all(isinstance(n, int) and n >= 1 for n in both):
         raise InputError(
-            f"`max_length` must be a number of at least 1, or one for sources and one for targets. "
-            f"Received: max_length={max_length!r}"
+            f"`{name}` must be a number of at least 1, or one for sources and one for targets. "
+            f"Received: {name}={given!r}"
         )
     return both
 
@@ -234,7 +235,7 @@ def pairs(
         raise InputError(f"`too_long` must be 'drop' or 'cut'. Received: too_long={too_long!r}")
     source_tokenizer = _require(source_tokenizer, "source_tokenizer", "pad")
     target_tokenizer = _require(target_tokenizer, "target_tokenizer", "pad", "start", "end")
-    rows = encode_pairs(_collect(sources, targets), source_tokenizer, target_tokenizer, _lengths(max_length), too_long)
+    rows = encode_pairs(_collect(sources, targets), source_tokenizer, target_tokenizer, lengths(max_length), too_long)
     batches = Buckets(
         rows, (source_tokenizer.pad_id, target_tokenizer.pad_id), batch_size=batch_size, multiple=multiple,
         bucket=bucket, shuffle=shuffle, drop_remainder=drop_remainder, seed=seed,

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from kerastf.data.examples import read_examples
 from kerastf.data.files import PARTS
-from kerastf.data.records import Images, Parts
+from kerastf.data.records import Images, Parts, rename
 from kerastf.errors import FileFormatError, InputError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
@@ -87,6 +88,23 @@ class ImageFiles:
     def take(self, numbers):
         """Some of the images as a list of their own."""
         return ImageFiles([self.files[n] for n in numbers], self.size, self.channels)
+
+
+def read_examples_of(path, o):
+    """The images of a TFRecord file, each encoded as PNG or JPEG under a key such as `image`."""
+    import tensorflow as tf
+
+    records = rename("images", read_examples(path), o.keys)
+    if not records:
+        raise InputError(f"{Path(path).name} is empty.")
+    images = []
+    for number, record in enumerate(records, 1):
+        try:
+            images.append(tf.io.decode_image(record["image"], expand_animations=False).numpy())
+        except (tf.errors.InvalidArgumentError, TypeError, ValueError):
+            where = f"{Path(path).name}, example {number}"
+            raise FileFormatError(f"{where}: this is no image that can be read.") from None
+    return Parts(Images(one_size(images), [r["label"] for r in records]))
 
 
 def is_folder(path):

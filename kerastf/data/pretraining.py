@@ -10,11 +10,15 @@ from kerastf.data.masking import mask_tokens, pack_tokens, pad_rows, slots_of
 from kerastf.errors import InputError
 
 
+def require_rate(mask_rate):
+    if not 0 < mask_rate < 1:
+        raise InputError(f"`mask_rate` must be between 0 and 1. Received: mask_rate={mask_rate}")
+
+
 def _check(batch_size, max_length, mask_rate, least):
     require_number("batch_size", batch_size, 1)
     require_number("max_length", max_length, least)
-    if not 0 < mask_rate < 1:
-        raise InputError(f"`mask_rate` must be between 0 and 1. Received: mask_rate={mask_rate}")
+    require_rate(mask_rate)
 
 
 def _files(source):

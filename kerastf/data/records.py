@@ -82,7 +82,7 @@ def find_keys(task, known, given=None):
         key = given.get(role)
         wanted = key if isinstance(key, list | tuple) else [key]
         if key is not None:
-            missing += [k for k in wanted if k not in known]
+            missing += [(role, k) for k in wanted if k not in known]
             found[role] = tuple(key) if isinstance(key, list | tuple) else key
             continue
         pair = next((p for p in PAIRS if set(p) <= set(known)), None) if task == "classification" else None
@@ -91,11 +91,12 @@ def find_keys(task, known, given=None):
             continue
         found[role] = next((n for n in NAMES[role] if n in known), None)
         if found[role] is None:
-            missing.append(role)
+            missing.append((role, role))
     if missing:
         raise InputError(
-            f"The task `{task}` needs {', '.join(ROLES[task])}; {', '.join(map(str, missing))} cannot be found. "
-            f"Say which key is which with keys={{'{missing[0]}': ...}}. Received: keys {', '.join(map(str, known))}"
+            f"The task `{task}` needs {', '.join(ROLES[task])}; {', '.join(str(k) for _, k in missing)} cannot be "
+            f"found. Say which key is which with keys={{'{missing[0][0]}': ...}}. "
+            f"Received: keys {', '.join(map(str, known))}"
         )
     return found
 
@@ -142,6 +143,8 @@ def hold_out(parts, fraction, seed, task):
     train = parts.train
     if isinstance(train, Images):
         known, held = split(range(len(train.labels)), fraction, seed)
+        if not held:
+            return parts
         return parts._replace(train=train.take(np.array(known, int)), valid=train.take(np.array(held, int)))
     if len(train) == 1 and isinstance(train[0].get("text"), str):
         known, held = cut_text(train[0]["text"], fraction)

@@ -161,11 +161,10 @@ def span(records, o):
 def translation(records, o):
     """Pairs of a source and a target."""
     source, target = o.tokenizer
-    limits = (o.length, o.length) if isinstance(o.length, int) else tuple(o.length)
-    rows = encode_pairs([(r["source"], r["target"]) for r in records], source, target, limits, o.too_long)
+    rows = encode_pairs([(r["source"], r["target"]) for r in records], source, target, o.length, o.too_long)
     batches = Buckets(
         rows, (source.pad_id, target.pad_id), multiple=o.multiple, bucket=o.bucket and not o.static,
-        sizes=limits if o.static else None, **_plan(o),
+        sizes=o.length if o.static else None, **_plan(o),
     )  # fmt: skip
     return Feed(batches, unit="pairs", items=records)
 

@@ -184,6 +184,7 @@ def _finish(recipe, folder, found, model, progress):
         if feed is not None:
             measured = best.evaluate(feed.once(), verbose=0, return_dict=True)
             results |= {f"{part}_{k}": float(v) for k, v in measured.items()}
+    results["loss"] = rows[-1]["loss"]
     results["seconds"] = round(sum(r["seconds"] for r in rows), 1)
     draw(folder)
     folder.write_json("results.json", results)

@@ -1,7 +1,7 @@
 """What several replicas of a model need beyond what Keras gives them. Written for Keras 3.15 on TensorFlow.
 
-A replica is one device's copy of a model. `tf.distribute` runs a step on every replica, each with its part of the global
-batch, and adds up the gradients. On other backends there is one replica, and nothing here does anything.
+A replica is one device's copy of a model. `tf.distribute` runs a step on every replica, each with its part of the batch,
+and adds up the gradients. On other backends there is one replica, and nothing here does anything.
 
 What Keras 3.15 does not do, and `mended` does while `fit`, `evaluate` or `predict` of our models run:
 

@@ -27,10 +27,10 @@ def strategy(devices="auto"):
     """A `tf.distribute` strategy for the devices that are named.
 
     Args:
-        devices: `"auto"`: several workers where TF_CONFIG names them, else all GPUs, else one device. `"cpu"`, `"cpu:4"`:
-            one or four CPU devices, made for the purpose; they share the machine's cores. `"gpu"`, `"gpu:2"`: all GPUs,
-            or the first two. `"tpu"`, `"tpu:ADDRESS"`: the TPU of this machine, or that of a name or address.
-            `"workers"`: the processes of TF_CONFIG, each with all its GPUs or with one CPU device.
+        devices: `"auto"`: several workers where TF_CONFIG names them, else all GPUs, else one device. `"cpu"` or
+            `"cpu:4"`: one or four CPU devices, made for the purpose; they share the machine's cores. `"gpu"` or
+            `"gpu:2"`: all GPUs, or the first two. `"tpu"` or `"tpu:ADDRESS"`: the TPU of this machine, or that of a
+            name or address. `"workers"`: the processes of TF_CONFIG, each with all its GPUs or with one CPU device.
 
     Returns:
         A strategy: TensorFlow's default one for one device, `MirroredStrategy`, `TPUStrategy` or
@@ -52,8 +52,8 @@ def strategy(devices="auto"):
     """
     if keras.backend.backend() != "tensorflow":
         raise ConfigError(
-            "Strategies are TensorFlow's. With KERAS_BACKEND=jax, use kerastf.training.layout, which shards a model over "
-            f"devices; the backend is {keras.backend.backend()!r}. Received: devices={devices!r}"
+            "Strategies are TensorFlow's. With KERAS_BACKEND=jax, use kerastf.training.layout, which shards a model "
+            f"over devices; the backend is {keras.backend.backend()!r}. Received: devices={devices!r}"
         )
     kind, _, rest = devices.partition(":") if isinstance(devices, str) else ("", "", "")
     if devices == "auto":
@@ -113,8 +113,8 @@ def _cpus(count, devices):
     found = tf.config.list_logical_devices("CPU")
     if len(found) < count:
         raise ConfigError(
-            f"TensorFlow was used already, with {len(found)} CPU device{'s' * (len(found) > 1)}, and cannot be given more. "
-            f"Call kerastf.training.strategy({devices!r}) before anything else. Received: devices={devices!r}"
+            f"TensorFlow was used already, with {len(found)} CPU device{'s' * (len(found) > 1)}, and cannot be given "
+            f"more. Call kerastf.training.strategy({devices!r}) before anything else. Received: devices={devices!r}"
         )
     # Added up on one of them: the default joins groups that two strategies of one process cannot both have.
     adding = tf.distribute.ReductionToOneDevice()
@@ -143,8 +143,8 @@ def _tpu(address, devices):
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
-    except (ValueError, RuntimeError, tf.errors.OpError) as e:
-        why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as e:  # OSError: the name cannot be looked up
+        why = (str(e).strip() or type(e).__name__).split(". ")[0].splitlines()[0]
         raise ConfigError(
             f"No TPU answers at {address!r}: {why}. Here there are {_inventory()}. Received: devices={devices!r}"
         ) from e
@@ -189,8 +189,8 @@ def distribute(strategy, feed, *, start=0):
 
     Args:
         strategy: What `kerastf.training.strategy` gave.
-        feed: An object with `dataset(start=0, shard=(i, n))`, or a function with these arguments: a `tf.data.Dataset` of
-            the rows that shard `i` of `n` has in the global batch of each step, from step `start` on.
+        feed: An object with `dataset(start=0, shard=(i, n))`, or a function with these arguments: a `tf.data.Dataset`
+            of the rows that shard `i` of `n` has in the global batch of each step, from step `start` on.
         start: The first step.
 
     Returns:

@@ -35,9 +35,10 @@ def padded(rng, vocab_size, length):
 
 
 def gpt(rng, dropout):
-    make = lambda: kerastf.create_model(
-        "gpt", vocab_size=20, max_length=LENGTH, dim=16, num_layers=2, num_heads=2, pad_id=0, dropout=dropout
-    )
+    def make():
+        return kerastf.create_model(
+            "gpt", vocab_size=20, max_length=LENGTH, dim=16, num_layers=1, num_heads=2, pad_id=0, dropout=dropout
+        )
 
     def batch():
         tokens = padded(rng, 20, lengths(rng))
@@ -47,10 +48,11 @@ def gpt(rng, dropout):
 
 
 def bert(rng, dropout):
-    make = lambda: kerastf.create_model(
-        "bert", vocab_size=20, max_length=LENGTH, dim=16, num_layers=2, num_heads=2, pad_id=0, dropout=dropout,
-        head="pretraining",
-    )  # fmt: skip
+    def make():
+        return kerastf.create_model(
+            "bert", vocab_size=20, max_length=LENGTH, dim=16, num_layers=1, num_heads=2, pad_id=0, dropout=dropout,
+            head="pretraining",
+        )  # fmt: skip
 
     def batch():
         length = lengths(rng)
@@ -65,9 +67,17 @@ def bert(rng, dropout):
 
 
 def transformer(rng, dropout):
-    make = lambda: kerastf.create_model(
-        "transformer", vocab_size=20, max_length=LENGTH, dim=16, num_layers=1, num_heads=2, pad_id=0, dropout=dropout
-    )
+    def make():
+        return kerastf.create_model(
+            "transformer",
+            vocab_size=20,
+            max_length=LENGTH,
+            dim=16,
+            num_layers=1,
+            num_heads=2,
+            pad_id=0,
+            dropout=dropout,
+        )
 
     def batch():
         length = lengths(rng)
@@ -78,10 +88,11 @@ def transformer(rng, dropout):
 
 
 def vit(rng, dropout):
-    make = lambda: kerastf.create_model(
-        "vit", image_size=8, patch_size=4, channels=1, dim=16, num_layers=1, num_heads=2, dropout=dropout,
-        head={"name": "classifier", "num_classes": 3},
-    )  # fmt: skip
+    def make():
+        return kerastf.create_model(
+            "vit", image_size=8, patch_size=4, channels=1, dim=16, num_layers=1, num_heads=2, dropout=dropout,
+            head={"name": "classifier", "num_classes": 3},
+        )  # fmt: skip
 
     def batch():
         images = rng.normal(size=(ROWS, 8, 8, 1)).astype("float32")

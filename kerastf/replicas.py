@@ -1,7 +1,7 @@
 """What several replicas of a model need beyond what Keras gives them. Written for Keras 3.15 on TensorFlow.
 
-A replica is one device's copy of a model. `tf.distribute` runs a step on every replica, each with its part of the batch,
-and adds up the gradients. On other backends there is one replica, and nothing here does anything.
+A replica is one device's copy of a model. `tf.distribute` runs a step on every replica, each with its part of the
+batch, and adds up the gradients. On other backends there is one replica, and nothing here does anything.
 
 What Keras 3.15 does not do, and `mended` does while `fit`, `evaluate` or `predict` of our models run:
 
@@ -99,7 +99,7 @@ def mended(model):
     try:
         for owner, name, new in changes:
             setattr(owner, name, new)
-        if optimizer is not None:
+        if optimizer is not None and (changes or _clips(optimizer)):
             # Not a plain assignment, which Keras would track.
             object.__setattr__(optimizer, "apply_gradients", _apply_after(add_up, optimizer))
         _mended.append(model)
@@ -134,13 +134,17 @@ def _next_of_replica(next_seed):
     return wrapped
 
 
+def _clips(optimizer):
+    """Whether an optimizer, or the one inside of it, clips gradients."""
+    parts = (optimizer, getattr(optimizer, "inner_optimizer", optimizer))
+    return any(getattr(part, name, None) for part in parts for name in ("clipnorm", "global_clipnorm", "clipvalue"))
+
+
 def _apply_after(add_up, optimizer):
     """`optimizer.apply_gradients` of gradients that are added up over the replicas first, and not again after."""
     import tensorflow as tf
 
-    apply_gradients = optimizer.apply_gradients
-    parts = (optimizer, getattr(optimizer, "inner_optimizer", optimizer))
-    clips = any(getattr(p, name, None) for p in parts for name in ("clipnorm", "global_clipnorm", "clipvalue"))
+    apply_gradients, clips = optimizer.apply_gradients, _clips(optimizer)
 
     def wrapped(grads_and_vars):
         grads_and_vars = list(grads_and_vars)

@@ -47,6 +47,11 @@ def layout(model, *, model_parallel=2, devices=None, **options):
     Raises:
         ConfigError: The backend is not JAX, the devices cannot be put into rows of n, or no weight can be cut.
 
+    Examples:
+        >>> keras.distribution.set_distribution(  # doctest: +SKIP
+        ...     layout("gpt.gpt2_xl", model_parallel=4)  # with KERAS_BACKEND=jax
+        ... )
+
     References:
         - [Shoeybi et al., 2019](https://arxiv.org/abs/1909.08053), section 3
     """

@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--fresh", action="store_true", help="throw away what is in the folder")
     command.add_argument("--dry-run", action="store_true", help="show recipe, parameters and memory; train nothing")
     command.add_argument("--devices", help="auto, cpu:4, gpu:2, tpu, workers, ... (auto)")
+    command.add_argument("--workers", type=int, help="as many processes on this machine, watched and started again")
 
     command = add("evaluate", _evaluate, "Measure the model of a run on its validation and test data, or on others.")
     _run_options(command)
@@ -209,6 +210,8 @@ def _matrix(options):
 
 
 def _train(options):
+    if options.workers is not None:
+        return _train_with_workers(options.workers)
     from kerastf import training
 
     _quiet()
@@ -226,6 +229,15 @@ def _train(options):
         print(f"kerastf: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _train_with_workers(workers):
+    from kerastf.training.supervisor import supervise
+
+    rest = list(sys.argv[1:])
+    place = next(i for i, part in enumerate(rest) if part.startswith("--workers"))
+    del rest[place : place + (1 if "=" in rest[place] else 2)]
+    return supervise([sys.executable, "-m", "kerastf", *rest], workers=workers)
 
 
 def _evaluate(options):

@@ -19,7 +19,7 @@ ROOT = Path(kerastf.__file__).parent
 # A module may import modules of lower storeys, and of its own where both are listed together.
 STOREYS = [
     {"errors"}, {"plugins"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
-    {"functional", "compat", "text", "checkpoint"}, {"vectors"}, {"blocks"}, {"decoding"}, {"models"},
+    {"functional", "compat", "replicas", "text", "checkpoint"}, {"vectors"}, {"blocks"}, {"decoding"}, {"models"},
     {"bilm_files", "describe", "data", "metrics", "plots", "testing"}, {"training"}, {"demo"}, {"cli"},
 ]  # fmt: skip
 HEIGHT = {name: level for level, names in enumerate(STOREYS) for name in names}
@@ -57,7 +57,7 @@ def test_no_model_imports_another():
 
 
 def test_tensor_code_is_keras_ops_only():
-    allowed = {"compat.py", "batching.py", "examples.py", "pictures.py"}
+    allowed = {"compat.py", "batching.py", "examples.py", "pictures.py", "replicas.py", "devices.py"}
     for path in ROOT.rglob("*.py"):
         if path.name in allowed:
             continue

@@ -10,13 +10,13 @@ from typing import Literal
 import keras
 from keras import ops
 
-from kerastf import functional
+from kerastf import functional, replicas
 from kerastf.registry import register
 
 
 @keras.saving.register_keras_serializable("kerastf")
 class TokenCrossEntropy(keras.losses.Loss):
-    """Mean cross-entropy over the positions whose label is not the ignored one.
+    """Mean cross-entropy over the positions whose label is not the ignored one, in the batch of all replicas.
 
     With smoothing `e`, the target is `1 - e` on the label and `e / N` on every class:
     `loss = (1 - e) (lse(x) - x_label) + e (lse(x) - mean(x))`
@@ -42,7 +42,7 @@ class TokenCrossEntropy(keras.losses.Loss):
         if self.label_smoothing:
             picked = ops.squeeze(ops.take_along_axis(logits, kept[..., None], axis=-1), axis=-1)
             losses = losses + self.label_smoothing * (picked - ops.mean(logits, axis=-1))
-        return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1e-7)
+        return weighted_mean(losses, weights)
 
     def get_config(self):
         return {"name": self.name, "ignore": self.ignore, "label_smoothing": self.label_smoothing}
@@ -58,6 +58,38 @@ def token_weights(labels, ignore, sample_weight=None):
     sample_weight = ops.cast(sample_weight, "float32")
     missing = len(weights.shape) - len(sample_weight.shape)
     return weights * ops.reshape(sample_weight, (*ops.shape(sample_weight), *([1] * missing)))
+
+
+def weighted_mean(losses, weights):
+    """The mean of losses by their weights. Of several replicas, each gives its part of the mean over all."""
+    return ops.sum(losses * weights) / ops.maximum(replicas.total(ops.sum(weights)), 1e-7)
+
+
+@keras.saving.register_keras_serializable("kerastf")
+class RowCrossEntropy(keras.losses.Loss):
+    """Mean cross-entropy over the rows of the batch, of all replicas together.
+
+    Weights multiply the losses, and the sum is divided by the number of rows, as Keras does.
+
+    Args:
+        name: Name of the loss.
+        dtype: Its dtype.
+    """
+
+    def __init__(self, name="cross_entropy", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        # Not Keras's reduction: it would count two rows on one replica as much as three on another.
+        labels, logits = ops.cast(y_true, "int32"), ops.cast(y_pred, "float32")
+        labels = ops.reshape(labels, ops.shape(logits)[:-1])  # (B,), should they come as (B, 1)
+        losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        weights = token_weights(labels, None, sample_weight)
+        rows = replicas.total(ops.sum(ops.ones_like(losses)))
+        return ops.sum(losses * weights) / ops.maximum(rows, 1e-7)
+
+    def get_config(self):
+        return {"name": self.name}
 
 
 @keras.saving.register_keras_serializable("kerastf")
@@ -246,7 +278,7 @@ class Classifier(keras.layers.Layer):
         return self.project(self.drop(pooled, training=training))  # (B, N)
 
     def default_loss(self):
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return RowCrossEntropy()
 
     def default_metrics(self):
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]

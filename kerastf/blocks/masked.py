@@ -8,7 +8,7 @@ from keras import ops
 
 from kerastf import functional
 from kerastf.blocks.feedforward import activation_of
-from kerastf.blocks.head import TokenAccuracy, TokenCrossEntropy
+from kerastf.blocks.head import RowCrossEntropy, TokenAccuracy, TokenCrossEntropy
 from kerastf.blocks.norm import LayerNorm
 from kerastf.registry import register
 
@@ -198,7 +198,7 @@ class Pretraining(keras.layers.Layer):
         """One cross-entropy for each task; Keras adds them."""
         return {
             "masked_tokens": self.masked_tokens.default_loss(),
-            "next_sentence": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            "next_sentence": RowCrossEntropy(),
         }
 
     def default_metrics(self):

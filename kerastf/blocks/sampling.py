@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf.blocks.head import token_weights
+from kerastf.blocks.head import token_weights, weighted_mean
 from kerastf.registry import register
 
 
@@ -38,7 +38,7 @@ class NegativeSamplingLoss(keras.losses.Loss):
         picked = ops.squeeze(ops.take_along_axis(scores, kept[..., None], axis=-1), axis=-1)
         drawn = ops.matmul(ops.softplus(scores), ops.convert_to_tensor(self.noise)[:, None])[..., 0]
         losses = ops.softplus(-picked) + self.negatives * drawn
-        return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1e-7)
+        return weighted_mean(losses, weights)
 
     def get_config(self):
         noise = [float(p) for p in self.noise]

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import checkpoint, compat, config, decoding, registry, text
+from kerastf import checkpoint, compat, config, decoding, registry, replicas, text
 from kerastf.errors import ConfigError, InputError
 
 
@@ -130,7 +130,8 @@ class Model(keras.Model):
     def fit(self, x=None, y=None, **kwargs):
         self.check_data(x, y)
         try:
-            return super().fit(x, y, **kwargs)
+            with replicas.mended(self):
+                return super().fit(x, y, **kwargs)
         except Exception:
             # A step that was traced halfway would refuse good data, too.
             self.train_function = self.test_function = None
@@ -139,12 +140,18 @@ class Model(keras.Model):
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, x=None, y=None, *args, **kwargs):
         self.check_data(x, y)
-        return super().evaluate(x, y, *args, **kwargs)
+        with replicas.mended(self):
+            return super().evaluate(x, y, *args, **kwargs)
 
     @functools.wraps(keras.Model.predict)
     def predict(self, x, *args, **kwargs):
         self.check_data(x, None)
         return super().predict(x, *args, **kwargs)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        if iterator is not None and self._distribute_strategy is not None:
+            data_batch = replicas.specs(iterator)
+        super()._maybe_symbolic_build(iterator if data_batch is None else None, data_batch)
 
     def check_data(self, x, y):
         """Raises `InputError` for arrays that the model cannot be trained on; data sets are checked as they come."""

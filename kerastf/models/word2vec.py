@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import compat, config, functional, text, vectors
+from kerastf import compat, config, functional, replicas, text, vectors
 from kerastf.config import create_block
 from kerastf.errors import InputError
 from kerastf.models.base import Model
@@ -228,7 +228,9 @@ class Word2Vec(Model):
         else:
             rows = take(self.head.matrix, tokens)  # (B, S, C)
             true, weights = ops.matmul(x, ops.transpose(rows, (0, 2, 1))), near  # (B, T, S)
-        scale = ops.mean(ops.cast(count > 0, "float32")) / ops.maximum(ops.sum(count), 1)
+        filled = ops.cast(count > 0, "float32")
+        share = replicas.total(ops.sum(filled)) / replicas.total(ops.sum(ops.ones_like(filled)))
+        scale = share / ops.maximum(replicas.total(ops.sum(count)), 1)
         if not hasattr(self.head, "draw"):  # a full softmax
             scores = self.head(x)  # (B, T, V)
             total = ops.sum(count * ops.logsumexp(scores, axis=-1)) - ops.sum(weights * true)
@@ -241,7 +243,7 @@ class Word2Vec(Model):
             return ops.sum(functional.logistic_losses(*scores)) * scale
         part = max(1, (tokens.shape[0] or 8) // 8)
         shown = ops.sum(functional.logistic_losses(*[s[:part] for s in scores]))
-        shown = shown * ops.mean(ops.cast(count > 0, "float32")) / ops.maximum(ops.sum(count[:part]), 1)
+        shown = shown * share / ops.maximum(ops.sum(count[:part]), 1)
         return functional.logistic_slope(*scores), scale, shown
 
     # --- words

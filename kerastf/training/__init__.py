@@ -1,12 +1,16 @@
 """What training needs beyond Keras: recipes, runs that nothing interrupts for good, schedules, many devices."""
 
+from kerastf.training.devices import distribute, strategy
 from kerastf.training.folder import RunFolder
+from kerastf.training.layouts import layout
 from kerastf.training.optimizers import InverseSquareRoot, LayerRates, TeacherForcing, layer_rates
 from kerastf.training.preview import dry_run
 from kerastf.training.recipe import Recipe
 from kerastf.training.recipe import read as read_recipe
 from kerastf.training.run import TrainingStopped, train
+from kerastf.training.supervisor import beat, supervise
 from kerastf.training.use import evaluate, load_run, predict
 
-__all__ = ["InverseSquareRoot", "LayerRates", "Recipe", "RunFolder", "TeacherForcing", "TrainingStopped", "dry_run",
-           "evaluate", "layer_rates", "load_run", "predict", "read_recipe", "train"]  # fmt: skip
+__all__ = ["InverseSquareRoot", "LayerRates", "Recipe", "RunFolder", "TeacherForcing", "TrainingStopped", "beat",
+           "distribute", "dry_run", "evaluate", "layer_rates", "layout", "load_run", "predict", "read_recipe", "strategy",
+           "supervise", "train"]  # fmt: skip

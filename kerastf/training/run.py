@@ -5,6 +5,7 @@ step is a checkpoint to go on from, and a run that was killed ends with the bits
 """
 
 import contextlib
+import io
 import math
 import signal
 import sys
@@ -13,15 +14,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from kerastf import compat, config, data, registry, text
 from kerastf.checkpoint import load_model
 from kerastf.errors import ConfigError
 from kerastf.schema import options_of
 from kerastf.training import checkpoints
+from kerastf.training.devices import distribute, distribute_once, is_chief, strategy
 from kerastf.training.folder import RunFolder
 from kerastf.training.progress import Progress, duration
 from kerastf.training.recipe import better, make_optimizer, read
+from kerastf.training.supervisor import beat
 
 
 class TrainingStopped(ArithmeticError):
@@ -47,25 +51,24 @@ def train(source, out=None, *, settings=(), fresh=False, stream=None):
     """
     recipe = read(source, settings)
     folder = RunFolder(out or Path("runs") / recipe.name)
-    stream = stream or sys.stdout
-    with folder.opened(recipe, fresh=fresh):
+    # Of several workers one writes. It has the folder before it joins the others, so they find what it left.
+    chief = is_chief()
+    stream = (stream or sys.stdout) if chief else io.StringIO()
+    with folder.opened(recipe, fresh=fresh) if chief else contextlib.nullcontext():
         if folder.results.exists():
             results = folder.read_json("results.json")
             print(f"{folder.path} is finished: {_show(results)}. --fresh trains anew.", file=stream)
             return results
-        with precision(recipe.training["precision"]):
+        devices = recipe.training["devices"]
+        plain = devices == "auto" and keras.backend.backend() != "tensorflow"
+        chosen = None if plain else strategy(devices)
+        with precision(recipe.training["precision"]), contextlib.nullcontext() if plain else chosen.scope():
             compat.start_exact(recipe.training["seed"], recipe.training["deterministic"])
-            found, model = prepare(recipe)
-            return _train(recipe, folder, found, model, stream)
-
-
-def prepare(recipe):
-    """The data and the compiled model of a recipe."""
-    base = load_start(recipe)
-    found = load_data(recipe, base)
-    model = build(recipe, found, base)
-    model.compile(make_optimizer(recipe.tables), jit_compile=recipe.training["jit_compile"])
-    return found, model
+            base = load_start(recipe)
+            found = load_data(recipe, base)
+            model = build(recipe, found, base)
+            model.compile(make_optimizer(recipe.tables), jit_compile=recipe.training["jit_compile"])
+        return _train(recipe, folder, found, model, stream, chosen, chief)
 
 
 def build(recipe, found, base=None):
@@ -141,28 +144,30 @@ def precision(policy):
         keras.config.set_dtype_policy(before)
 
 
-def _train(recipe, folder, found, model, stream):
+def _train(recipe, folder, found, model, stream, chosen, chief):
     total = recipe.training["steps"]
-    _write_words(folder, found)
     step, state, metrics = checkpoints.restore(folder.checkpoints, model, tell=lambda t: print(t, file=stream))
-    folder.keep_rows(step)
+    if chief:
+        _write_words(folder, found)
+        folder.keep_rows(step)
     progress = Progress(total, found.train.units, found.train.unit, start=step, stream=stream)
     name = recipe.model.get("name") or recipe.model["start"]
     progress.say(f"{name}: {model.count_params():,} parameters, {total:,} steps, in {folder.path}")
     if step:
         progress.say(f"Going on from step {step}.")
-    runner = Runner(recipe, folder, found, progress, step, state or {}, metrics)
+    runner = Runner(recipe, folder, found, progress, step, state or {}, metrics, chosen, chief)
     if step < total and not runner.state.get("stopped"):
         with runner.signals():
+            feed = found.train.dataset(start=step) if chosen is None else distribute(chosen, found.train, start=step)
             model.fit(
-                found.train.dataset(start=step), steps_per_epoch=total - step, epochs=1, verbose=0, shuffle=False,
+                feed, steps_per_epoch=total - step, epochs=1, verbose=0, shuffle=False,
                 callbacks=[runner],
             )  # fmt: skip
     if runner.failure:
         raise TrainingStopped(runner.failure)
     if runner.interrupted:
         raise KeyboardInterrupt(f"stopped at step {runner.step}; the same command goes on")
-    return _finish(recipe, folder, found, model, progress)
+    return _finish(folder, found, model, progress) if chief else {}
 
 
 def _write_words(folder, found):
@@ -174,7 +179,7 @@ def _write_words(folder, found):
         folder.write_json("labels.json", found.classes)
 
 
-def _finish(recipe, folder, found, model, progress):
+def _finish(folder, found, model, progress):
     model.save(folder.path / "last.keras")
     best = load_model(folder.model_path("best"), compile=False)
     best.compile()
@@ -207,9 +212,10 @@ def _show(results):
 class Runner(keras.callbacks.Callback):
     """Evaluates, writes down, saves, stops: what happens between the steps of a run."""
 
-    def __init__(self, recipe, folder, found, progress, start, state, metrics):
+    def __init__(self, recipe, folder, found, progress, start, state, metrics, chosen=None, chief=True):
         super().__init__()
         self.recipe, self.folder, self.found, self.progress = recipe, folder, found, progress
+        self.chosen, self.chief = chosen, chief
         self.start = self.step = start
         self.state = {"best": None, "waited": 0, "callbacks": {}, "stopped": False, **state}
         self.metrics = metrics
@@ -249,7 +255,7 @@ class Runner(keras.callbacks.Callback):
             callback.set_params({"epochs": self.total // self.evaluate_every, "steps": self.evaluate_every})
             callback.on_train_begin()
             vars(callback).update(self.state["callbacks"].get(str(i), {}))
-        self.board = compat.event_writer(self.folder.path / "tensorboard")
+        self.board = compat.event_writer(self.folder.path / "tensorboard") if self.chief else None
 
     def on_epoch_begin(self, epoch, logs=None):
         # `fit` has just forgotten what the metrics had summed up when the run was stopped.
@@ -260,6 +266,7 @@ class Runner(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.step = self.start + batch + 1
+        beat()
         shown = {k: float(v) for k, v in logs.items()}
         if not math.isfinite(shown["loss"]):
             return self._fail(f"The loss is {shown['loss']} at step {self.step}")
@@ -279,12 +286,14 @@ class Runner(keras.callbacks.Callback):
         row = {"step": self.step, **logs}
         if self.found.valid is not None:
             with self.progress.pause(), compat.averaged_weights(self.model):
-                found = self.model.evaluate(self.found.valid.once(), verbose=0, return_dict=True)
+                rows, steps = distribute_once(self.chosen, self.found.valid)
+                found = self.model.evaluate(rows, steps=steps, verbose=0, return_dict=True)
             row |= {f"val_{k}": float(v) for k, v in found.items()}
         row["rate"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
         now = time.monotonic()
         row["seconds"], self.clock = round(now - self.clock, 3), now
-        self.folder.add_row(row)
+        if self.chief:
+            self.folder.add_row(row)
         values = "  ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in ("step", "seconds", "rate"))
         self.progress.say(f"step {self.step:>{len(str(self.total))}}  {values}  {self.progress.pace(self.step)}")
         if self.board is not None:
@@ -310,9 +319,10 @@ class Runner(keras.callbacks.Callback):
             )
         if better(monitor, row[monitor], self.state["best"]):
             self.state |= {"best": row[monitor], "waited": 0}
-            with self.progress.pause(), compat.averaged_weights(self.model):
-                self.model.save(self.folder.path / "best.keras")
-            self.folder.write_json("best.json", {"step": self.step, monitor: row[monitor]})
+            if self.chief:
+                with self.progress.pause(), compat.averaged_weights(self.model):
+                    self.model.save(self.folder.path / "best.keras")
+                self.folder.write_json("best.json", {"step": self.step, monitor: row[monitor]})
         else:
             self.state["waited"] += 1
             patience = self.recipe.training["patience"]
@@ -321,6 +331,8 @@ class Runner(keras.callbacks.Callback):
                 self.state["stopped"] = True
 
     def _save(self):
+        if not self.chief:
+            return
         compat.settle(self.model)
         try:
             checkpoints.save(
@@ -335,8 +347,10 @@ class Runner(keras.callbacks.Callback):
 
     def _fail(self, what):
         """Stops, keeps the batch and the last model that was sound."""
-        import numpy as np
-
+        self.model.stop_training = True
+        self.failure = f"{what}."
+        if not self.chief:
+            return
         batch = next(iter(self.found.train.dataset(start=self.step - 1)))
         arrays = [np.asarray(a) for a in keras.tree.flatten(batch)]
         np.savez(self.folder.path / "bad_batch.npz", *arrays)
@@ -348,4 +362,3 @@ class Runner(keras.callbacks.Callback):
                 self.model.save(self.folder.path / "last.keras")
             kept = f"last.keras holds the model of step {good}, the last sound one"
         self.failure = f"{what}; its batch is in bad_batch.npz; {kept}. A lower rate or clipnorm may help."
-        self.model.stop_training = True

@@ -12,5 +12,5 @@ from kerastf.training.supervisor import beat, supervise
 from kerastf.training.use import evaluate, load_run, predict
 
 __all__ = ["InverseSquareRoot", "LayerRates", "Recipe", "RunFolder", "TeacherForcing", "TrainingStopped", "beat",
-           "distribute", "dry_run", "evaluate", "layer_rates", "layout", "load_run", "predict", "read_recipe", "strategy",
-           "supervise", "train"]  # fmt: skip
+           "distribute", "dry_run", "evaluate", "layer_rates", "layout", "load_run", "predict", "read_recipe",
+           "strategy", "supervise", "train"]  # fmt: skip

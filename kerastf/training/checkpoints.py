@@ -37,6 +37,15 @@ def saved_steps(folder):
     return sorted((int(m[1]) for m in found if m), reverse=True)
 
 
+def look(model):
+    """Reads what `save` reads, and writes nothing.
+
+    Of several workers one writes checkpoints; metrics are added up over the workers when they are read, so all read.
+    """
+    for variable in [*variables_of(model), *model.metrics_variables]:
+        ops.convert_to_numpy(variable)
+
+
 def save(folder, step, model, state, *, keep=2):
     """Writes the checkpoint of a step, then removes all but the newest `keep`.
 

@@ -260,6 +260,15 @@ def distribute_once(strategy, feed):
     return strategy.distribute_datasets_from_function(of_worker), steps
 
 
+def wait_for_all(strategy):
+    """Of several workers, none goes on before all have come here."""
+    if strategy is None or _number_of_pipelines(strategy) == 1:
+        return
+    import tensorflow as tf
+
+    strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
+
+
 def is_chief():
     """Whether this process is the one of its workers that writes files: the chief, or the first worker."""
     if _number_of_workers() < 2:

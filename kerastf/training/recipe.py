@@ -147,10 +147,15 @@ def read(source: "str | Path | Mapping[str, Any]", settings: Iterable[str] = ())
         >>> recipe.data["task"], recipe.training["steps"], recipe.optimizer["name"]
         ('language', 200, 'adamw')
     """
+    return check(*gather(source, settings))
+
+
+def gather(source, settings=()):
+    """The tables of a recipe with settings in them, not checked yet, and its name."""
     tables, name = _open(source)
     for setting in settings:
         _set(tables, setting)
-    return check(tables, name)
+    return tables, name
 
 
 def _open(source):

@@ -21,10 +21,10 @@ from kerastf.checkpoint import load_model
 from kerastf.errors import ConfigError
 from kerastf.schema import options_of
 from kerastf.training import checkpoints
-from kerastf.training.devices import distribute, distribute_once, is_chief, strategy
+from kerastf.training.devices import distribute, distribute_once, is_chief, strategy, wait_for_all
 from kerastf.training.folder import RunFolder
 from kerastf.training.progress import Progress, duration
-from kerastf.training.recipe import better, make_optimizer, read
+from kerastf.training.recipe import better, check, gather, make_optimizer
 from kerastf.training.supervisor import beat
 
 
@@ -49,26 +49,33 @@ def train(source, out=None, *, settings=(), fresh=False, stream=None):
         ConfigError: The recipe is wrong, or the folder holds another run.
         TrainingStopped: The loss is no number any more.
     """
-    recipe = read(source, settings)
+    tables, name = gather(source, settings)
+    # First of all: to check a recipe makes an optimizer, and with its first variable TensorFlow's devices are settled.
+    chosen, chief = _devices(tables), is_chief()
+    recipe = check(tables, name)
     folder = RunFolder(out or Path("runs") / recipe.name)
-    # Of several workers one writes. It has the folder before it joins the others, so they find what it left.
-    chief = is_chief()
     stream = (stream or sys.stdout) if chief else io.StringIO()
     with folder.opened(recipe, fresh=fresh) if chief else contextlib.nullcontext():
+        wait_for_all(chosen)  # of several workers one writes, and the others look at the folder after it
         if folder.results.exists():
             results = folder.read_json("results.json")
             print(f"{folder.path} is finished: {_show(results)}. --fresh trains anew.", file=stream)
             return results
-        devices = recipe.training["devices"]
-        plain = devices == "auto" and keras.backend.backend() != "tensorflow"
-        chosen = None if plain else strategy(devices)
-        with precision(recipe.training["precision"]), contextlib.nullcontext() if plain else chosen.scope():
+        with precision(recipe.training["precision"]), contextlib.nullcontext() if chosen is None else chosen.scope():
             compat.start_exact(recipe.training["seed"], recipe.training["deterministic"])
             base = load_start(recipe)
             found = load_data(recipe, base)
             model = build(recipe, found, base)
             model.compile(make_optimizer(recipe.tables), jit_compile=recipe.training["jit_compile"])
         return _train(recipe, folder, found, model, stream, chosen, chief)
+
+
+def _devices(tables):
+    """The strategy that a recipe asks for; None on backends that have none."""
+    devices = (tables.get("training") or {}).get("devices", "auto")
+    if devices == "auto" and keras.backend.backend() != "tensorflow":
+        return None
+    return strategy(devices)
 
 
 def build(recipe, found, base=None):
@@ -331,9 +338,10 @@ class Runner(keras.callbacks.Callback):
                 self.state["stopped"] = True
 
     def _save(self):
-        if not self.chief:
-            return
         compat.settle(self.model)
+        if not self.chief:
+            checkpoints.look(self.model)
+            return
         try:
             checkpoints.save(
                 self.folder.checkpoints, self.step, self.model, self.state, keep=self.recipe.training["keep"]

@@ -8,8 +8,8 @@ What Keras 3.15 does not do, and `mended` does while `fit`, `evaluate` or `predi
 - All replicas draw the same random numbers, so that dropout drops the same units of every part of the batch.
 - Gradients are clipped on each replica, before they are added up; so the step depends on how many replicas there are.
 - A gradient that comes as the rows of a table that were read has a row as often as it was read, and it is squared row
-  by row: `a^2 + b^2` stands for `(a + b)^2`, in Adam's second moment and in the norm by which gradients are clipped. Two
-  replicas read every position twice. It is so on one device, too, where a token stands twice in a batch; JAX and
+  by row: `a^2 + b^2` stands for `(a + b)^2`, in Adam's second moment and in the norm by which gradients are clipped.
+  Two replicas read every position twice. It is so on one device, too, where a token stands twice in a batch; JAX and
   PyTorch have whole gradients. It is mended with one replica as with many.
 - With several workers, the logs of a step cannot be reduced: a mean over axis 0 is asked of scalars.
 """

@@ -264,7 +264,7 @@ def test_a_row_that_is_read_twice_has_one_second_moment():
         variable, optimizer = keras.Variable(np.zeros((3, 1), "float32")), keras.optimizers.Adam(1.0)
         optimizer.apply([gradient(variable)], [variable])
         found.append(keras.ops.convert_to_numpy(variable).ravel().tolist())
-    assert found[0] == pytest.approx([-1, 0, 0], abs=1e-5)
+    assert found[0] == pytest.approx([-1, 0, 0], abs=1e-4)  # and the epsilon
     assert found[1][0] > -0.9  # when Keras has mended it, `replicas._whole` can go
 
 

@@ -7,8 +7,10 @@ What Keras 3.15 does not do, and `mended` does while `fit`, `evaluate` or `predi
 
 - All replicas draw the same random numbers, so that dropout drops the same units of every part of the batch.
 - Gradients are clipped on each replica, before they are added up; so the step depends on how many replicas there are.
-- The norm of a gradient that comes as rows of a table counts a row that was read twice as two rows. So does the norm by
-  which one device clips, and it is mended there, too.
+- A gradient that comes as the rows of a table that were read has a row as often as it was read, and it is squared row
+  by row: `a^2 + b^2` stands for `(a + b)^2`, in Adam's second moment and in the norm by which gradients are clipped.
+  Two replicas read every position twice. It is so on one device, too, where a token stands twice in a batch; JAX and
+  PyTorch have whole gradients. It is mended with one replica as with many.
 - With several workers, the logs of a step cannot be reduced: a mean over axis 0 is asked of scalars.
 """
 
@@ -72,47 +74,95 @@ def specs(epoch_iterator):
 def mended(model):
     """Within the block, `model` trains with several replicas as it would with one. See the top of the file.
 
-    Nothing is changed where there is one replica. The changes are to functions that Keras calls while it traces a step,
-    so they hold as long as the block; a block inside another does nothing.
+    The changes are to functions that Keras calls while it traces a step, so they hold as long as the block. A block
+    inside another of the same model does nothing; a callback may well train another model.
     """
-    if keras.backend.backend() != "tensorflow" or _mended:
+    if keras.backend.backend() != "tensorflow" or any(m is model for m in _running):
         yield
         return
+    several = model.distribute_strategy.num_replicas_in_sync > 1
+    optimizer = getattr(model, "optimizer", None)
+    with contextlib.ExitStack() as stack:
+        if several and not any(m.distribute_strategy.num_replicas_in_sync > 1 for m in _running):
+            stack.enter_context(_changed_keras())
+        if optimizer is not None:
+            stack.enter_context(_changed_optimizer(optimizer))
+        _running.append(model)
+        stack.callback(_running.remove, model)
+        yield
+
+
+_running = []  # the models whose `fit` or `evaluate` runs
+_first = []  # the optimizers, inner ones too, whose gradients have been added up before they are applied
+
+
+@contextlib.contextmanager
+def _changed_keras():
+    """Keras with our own of what all models share."""
     from keras.src.backend.tensorflow import trainer
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
 
-    changes, add_up, optimizer = [], TFOptimizer._all_reduce_sum_gradients, getattr(model, "optimizer", None)
-    if model.distribute_strategy.num_replicas_in_sync > 1:
-        seeds = keras.random.SeedGenerator
-        changes = [
-            (seeds, "next", _next_of_replica(seeds.next)),
-            (trainer, "reduce_per_replica", _reduce(trainer.reduce_per_replica)),
-            (TFOptimizer, "_all_reduce_sum_gradients", lambda self, grads_and_vars: grads_and_vars),
-        ]
-        if keras.__version__.rpartition(".")[0] != WRITTEN_FOR:
-            warnings.warn(
-                f"Several replicas were tried with Keras {WRITTEN_FOR}; this is Keras {keras.__version__}. If a step "
-                "fails, see kerastf/replicas.py for what is changed in Keras.",
-                stacklevel=3,
-            )
+    if keras.__version__.rpartition(".")[0] != WRITTEN_FOR:
+        warnings.warn(
+            f"Several replicas were tried with Keras {WRITTEN_FOR}; this is Keras {keras.__version__}. If a step "
+            "fails, see kerastf/replicas.py for what is changed in Keras.",
+            stacklevel=6,
+        )
+    add_up = TFOptimizer._all_reduce_sum_gradients
+
+    def add_up_once(self, grads_and_vars):
+        return grads_and_vars if any(o is self for o in _first) else add_up(self, grads_and_vars)
+
+    seeds = keras.random.SeedGenerator
+    changes = (
+        (seeds, "next", _next_of_replica(seeds.next)),
+        (trainer, "reduce_per_replica", _reduce(trainer.reduce_per_replica)),
+        (TFOptimizer, "_all_reduce_sum_gradients", add_up_once),
+    )
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     try:
         for owner, name, new in changes:
             setattr(owner, name, new)
-        if optimizer is not None and (changes or _clips(optimizer)):
-            # Not a plain assignment, which Keras would track.
-            object.__setattr__(optimizer, "apply_gradients", _apply_after(add_up, optimizer))
-        _mended.append(model)
         yield
     finally:
-        _mended.clear()
         for owner, name, old in before:
             setattr(owner, name, old)
-        if optimizer is not None:
-            vars(optimizer).pop("apply_gradients", None)
 
 
-_mended = []  # the model whose `fit` runs
+@contextlib.contextmanager
+def _changed_optimizer(optimizer):
+    """An optimizer that is given sums: of all replicas, and of all readings of a row."""
+    import tensorflow as tf
+
+    apply_gradients = optimizer.apply_gradients
+
+    def apply_sums(grads_and_vars):
+        grads_and_vars = list(grads_and_vars)
+        if number() > 1:
+            sums = tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.SUM, [g for g, _ in grads_and_vars if g is not None]
+            )
+            sums = iter(sums)
+            grads_and_vars = [(g if g is None else next(sums), v) for g, v in grads_and_vars]
+        return apply_gradients([(_whole(g, v), v) for g, v in grads_and_vars])
+
+    before = list(_first)
+    try:
+        object.__setattr__(optimizer, "apply_gradients", apply_sums)  # a plain assignment would be tracked by Keras
+        _first.extend((optimizer, getattr(optimizer, "inner_optimizer", optimizer)))
+        yield
+    finally:
+        del optimizer.apply_gradients
+        _first[:] = before
+
+
+def _whole(gradient, variable):
+    """A gradient that comes as the rows of a table that were read, as one of the whole table."""
+    import tensorflow as tf
+
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
 
 
 def _next_of_replica(next_seed):
@@ -130,29 +180,6 @@ def _next_of_replica(next_seed):
             return seed
         shift = SHIFT * tf.cast(replica.replica_id_in_sync_group, seed.dtype)
         return seed + tf.stack([shift, tf.zeros_like(shift)])
-
-    return wrapped
-
-
-def _clips(optimizer):
-    """Whether an optimizer, or the one inside of it, clips gradients."""
-    parts = (optimizer, getattr(optimizer, "inner_optimizer", optimizer))
-    return any(getattr(part, name, None) for part in parts for name in ("clipnorm", "global_clipnorm", "clipvalue"))
-
-
-def _apply_after(add_up, optimizer):
-    """`optimizer.apply_gradients` of gradients that are added up over the replicas first, and not again after."""
-    import tensorflow as tf
-
-    apply_gradients, clips = optimizer.apply_gradients, _clips(optimizer)
-
-    def wrapped(grads_and_vars):
-        grads_and_vars = list(grads_and_vars)
-        if number() > 1:
-            grads_and_vars = add_up(optimizer, grads_and_vars)
-        if clips:  # the rows of a table that were read, repeated ones included, become a gradient of the whole table
-            grads_and_vars = [(g if g is None else tf.convert_to_tensor(g), v) for g, v in grads_and_vars]
-        return apply_gradients(grads_and_vars)
 
     return wrapped
 

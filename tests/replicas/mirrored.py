@@ -98,7 +98,7 @@ def seeds():
         "states equal": same(*states),
         "first as one": same([a for a, _ in drawn], [a for a, _ in plain]),
         "keras alone: replicas equal": all(same(a, b) for a, b in plain),
-        "put back": keras.random.SeedGenerator.next.__name__ == "next" and not replicas._mended,
+        "put back": keras.random.SeedGenerator.next.__name__ == "next" and not replicas._running,
     }
 
 

@@ -139,6 +139,33 @@ def test_killed_twenty_times_at_random(undisturbed, tmp_path):
     assert rows(out) == rows(undisturbed[0])
 
 
+def workers_of(process):
+    """The numbers of the processes that a supervisor has started."""
+    found = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False
+    )
+    return [int(n) for n in found.stdout.split()]
+
+
+@pytest.mark.slow
+def test_a_worker_is_killed_and_all_go_on(tmp_path):
+    """Two workers; the second is killed; the supervisor starts both again, and they end with the same bits."""
+    settings = ("training.steps=40", "training.save_every=3", "training.evaluate_every=8")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run([*command(whole, *settings), "--workers", "2"], check=True, capture_output=True)
+    with subprocess.Popen(
+        [*command(killed, *settings), "--workers", "2"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        while (checkpoints.saved_steps(killed / "checkpoints") or [0])[0] < 9:
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(workers_of(process)[1], signal.SIGKILL)
+        told = process.stdout.read()
+    assert process.returncode == 0, told
+    assert "[supervisor] all workers start again (1 of 3)" in told and "Going on from step " in told
+    assert arrays(killed, 40) == arrays(whole, 40)
+
+
 def test_stopped_by_the_user_it_is_saved_at_that_step(undisturbed, tmp_path):
     """Ctrl-C between two multiples of everything; the checkpoint before it is damaged, and told so."""
     out = tmp_path / "stopped"

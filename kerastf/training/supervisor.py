@@ -58,7 +58,8 @@ def supervise(
         command: The program and its arguments, a list of strings. Started again, it must go on from a checkpoint that
             all workers have.
         workers: How many.
-        restarts: How often all are started again, at most, within a window. Any more failures end it.
+        restarts: How often all are started again, at most, within a window. Any more failures end it; so does the
+            exit status 2, by which a command refuses its arguments.
         window: Seconds in which restarts are counted.
         silence: Seconds without a `beat()` after which a worker counts as hung; None to wait for ever. Starting up must
             be faster, too.
@@ -99,6 +100,9 @@ def supervise(
             if status == 0:
                 return 0
             group.tell(reason)
+            if status == 2:
+                write("[supervisor] that is a mistake in the command: it is not started again")
+                return status
             now = time.monotonic()
             failures.append(now)
             while now - failures[0] > window:

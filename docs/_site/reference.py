@@ -158,9 +158,8 @@ def _table(title, section):
     rows = _items(section)
     if not rows:
         return ""
-    return "\n".join(
-        [f"## {title}", "", "| name | |", "|---|---|", *[f"| `{name}` | {_cell(text)} |" for name, text in rows]]
-    )
+    lines = [f"## {title}", "", "| name | what it is |", "|---|---|"]
+    return "\n".join([*lines, *[f"| `{name}` | {_cell(text)} |" for name, text in rows]])
 
 
 def _text(title, section):
@@ -173,7 +172,7 @@ def _options(cls, sections):
     if not types:
         return "## Options\n\nIt has none of its own."
     rows = [f"| `{name}` | {_cell(kind)} | {_cell(texts.get(name, ''))} |" for name, kind in types.items()]
-    return "\n".join(["## Options", "", "| name | takes | |", "|---|---|---|", *rows])
+    return "\n".join(["## Options", "", "| name | takes | what it does |", "|---|---|---|", *rows])
 
 
 def _use(entry):
@@ -227,7 +226,7 @@ def _fits(entry):
         return ""
     title = "## Blocks that fit" if entry.kind == "model" else "## Where it fits"
     how = "From an executed check: built, decoded step by step, and trained."
-    lines = [title, "", how, "", "| slot | block | |", "|---|---|---|"]
+    lines = [title, "", how, "", "| slot | block | fits |", "|---|---|---|"]
     for r in rows:
         verdict = "yes" if r["outcome"] == "ok" else _cell(r["outcome"])
         lines.append(f"| `{r['model']}` `{r['slot']}` | `{r['block']}` | {verdict} |")

@@ -2,12 +2,14 @@
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 import textwrap
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
 import kerastf
@@ -19,6 +21,8 @@ MODULES = [
 ] + ["kerastf_template", "kerastf_linear_attention"]  # fmt: skip
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("plugins/*/README.md"), *ROOT.glob("docs/**/*.md")])
 LESSONS = sorted(ROOT.glob("docs/course/[0-9]*.md"))
+GALLERY = sorted(p for p in ROOT.glob("docs/gallery/*.md") if p.stem != "index")
+TRAINED = LESSONS + GALLERY  # pages whose code trains for up to two minutes, and draws what they show
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -51,7 +55,7 @@ def run(path):
 @pytest.mark.parametrize("path", [p for p in PAGES if blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
 def test_code_on_pages(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if path in LESSONS:  # a lesson trains for up to two minutes; here each training has two steps
+    if path in TRAINED:  # here each training has two steps
 
         def two_steps(self, *args, **kwargs):
             return fit(self, *args, **{**kwargs, "epochs": 1, "steps_per_epoch": 2})
@@ -59,14 +63,40 @@ def test_code_on_pages(path, tmp_path, monkeypatch):
         fit = Model.fit
         monkeypatch.setattr(Model, "fit", two_steps)
     run(path)
-    if path in LESSONS:
-        shown = set(re.findall(r"\]\(\.\./images/course/([\w-]+\.png)\)", path.read_text("utf-8")))
-        assert shown and shown <= {p.name for p in tmp_path.glob("*.png")}, "a lesson shows what its own code drew"
+    if path in TRAINED:
+        drawn = {p.name for p in tmp_path.iterdir()}
+        assert shown_by(path) and shown_by(path) <= drawn, "such a page shows what its own code drew and wrote"
+
+
+def shown_by(path):
+    """The pictures and the data of a page, by file name."""
+    return set(re.findall(rf"\.\./images/{path.parent.name}/([\w-]+\.(?:png|json))", path.read_text("utf-8")))
+
+
+def test_every_picture_is_shown():
+    for folder in ("course", "gallery"):
+        shown = set().union(*(shown_by(p) for p in TRAINED if p.parent.name == folder))
+        assert {p.name for p in (ROOT / "docs" / "images" / folder).iterdir()} == shown
+
+
+@pytest.mark.parametrize("path", ROOT.glob("docs/images/**/*.json"), ids=lambda p: p.stem)
+def test_data_of_pages(path):
+    found = json.loads(path.read_text("utf-8"))
+    assert path.stat().st_size < 100_000
+    if isinstance(found, list):
+        assert found and all(row.keys() == found[0].keys() for row in found)
+        return
+    assert all(found["queries"] + found["keys"])
+    layers = np.array(found["layers"])
+    assert layers.shape[2:] == (len(found["queries"]), len(found["keys"]))
+    # Weights of one query add up to one; each was rounded to a thousandth.
+    assert np.abs(layers.sum(-1) - 1000).max() <= 0.5 * layers.shape[-1]
+    assert all(0 <= n < size for n, size in zip(found["start"], layers.shape, strict=False))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.stem)
-def test_lessons_in_full(path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", TRAINED, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_trained_pages_in_full(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(path)
 

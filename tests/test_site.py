@@ -77,9 +77,9 @@ def test_page_of_a_block(entry):
 
 
 def test_page_of_a_model(monkeypatch):
-    monkeypatch.setattr(reference.describe, "preset_parameters", lambda entry, name: "17")
+    monkeypatch.setattr(reference.describe, "preset_texts", lambda entry, name: ("17", "3 GFLOPs for 5 tokens"))
     text = reference.page(registry.find("model", "gpt"))
-    assert "| `gpt.nano` | 17 | num_layers=3, num_heads=3, dim=48 |" in text
+    assert "| `gpt.nano` | 17 | 3 GFLOPs for 5 tokens | num_layers=3, num_heads=3, dim=48 |" in text
     assert "| `attention` | one per layer, of kind [attention](../index.md#attention) | `multi_head` |" in text
 
 

@@ -6,18 +6,14 @@ python docs/_site/draw.py [lesson ...]
 import os
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from checks import ROOT, run
 
 
 def main():
-    sys.path.insert(0, str(ROOT / "tests"))
-    from test_docs import LESSONS, run
-
     (ROOT / "docs" / "images" / "course").mkdir(parents=True, exist_ok=True)
     os.chdir(ROOT / "docs" / "images" / "course")
-    for path in LESSONS:
+    for path in sorted(ROOT.glob("docs/course/[0-9]*.md")):
         if len(sys.argv) == 1 or path.stem in sys.argv[1:]:
             start = time.perf_counter()
             run(path)

@@ -44,12 +44,15 @@ def on_config(config):
 
 def on_files(files, config):
     """Adds the generated pages."""
-    pages = {"reference/index.md": index()}
-    for entry in registry.entries():
-        pages[f"reference/{entry.kind}/{entry.id}.md"] = page(entry)
-    for path, text in pages.items():
+    for path, text in pages().items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def pages() -> dict[str, str]:
+    """By path: the text of every generated page."""
+    found = {f"reference/{entry.kind}/{entry.id}.md": page(entry) for entry in registry.entries()}
+    return {"reference/index.md": index(), **found}
 
 
 def on_page_markdown(markdown, page, config, files):

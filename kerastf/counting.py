@@ -115,9 +115,13 @@ class Cost:
             text.append(f"Not counted, because it could not be followed: {', '.join(self.missed)}")
         return "\n".join(text)
 
-    def __str__(self) -> str:
+    def title(self) -> str:
+        """What was counted: the model and its inputs."""
         shapes = ", ".join(f"{name} {' x '.join(map(str, shape))}" for name, shape in self.inputs.items())
-        return f"{self.model} on {shapes}\n\n{self.table()}"
+        return f"{self.model} on {shapes}"
+
+    def __str__(self) -> str:
+        return f"{self.title()}\n\n{self.table()}"
 
     __repr__ = __str__
 

@@ -57,7 +57,7 @@ def attention_map(weights, queries, keys=None, *, path=None, title="Attention"):
             axis.axis("off")
             continue
         picture = axis.imshow(weights[head], vmin=0, vmax=1, cmap="viridis", aspect="auto")
-        labels = {"fontsize": 8, "family": "monospace", "rotation": 90 if longest > 2 else 0}
+        labels = {"fontsize": 8, "family": "monospace", "rotation": 90 if any(len(str(k)) > 2 for k in keys) else 0}
         axis.set_xticks(range(len(keys)), [visible(k) for k in keys], **labels)
         axis.set_yticks(range(len(queries)), [visible(q) for q in queries], fontsize=8, family="monospace")
         axis.set_xlabel("looks at")

@@ -13,6 +13,7 @@ from kerastf import registry
 
 pytest.importorskip("mkdocs")
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "_site"))
+import checks
 import equations
 import reference
 import widgets
@@ -72,16 +73,15 @@ def test_equations_of_docstrings_are_drawn(entry):
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.kind != "model"], ids=lambda e: f"{e.kind}:{e.id}")
 def test_page_of_a_block(entry):
     text = reference.page(entry)
-    for name in reference.describe.option_texts(registry.resolve(entry.kind, entry.id)):
-        row = re.search(rf"^\| `{name}` \|.*\| (.*) \|$", text, re.M)
-        assert row and row.group(1).strip(), f"{entry.id}: the option {name} has no text"
+    names = reference.describe.option_texts(registry.resolve(entry.kind, entry.id))
+    assert checks.options_without_text(text, names) == []
     assert f"kerastf check {entry.id}" in text
 
 
 def test_page_of_a_model(monkeypatch):
-    monkeypatch.setattr(reference.describe, "preset_parameters", lambda entry, name: "17")
+    monkeypatch.setattr(reference.describe, "preset_texts", lambda entry, name: ("17", "3 GFLOPs for 5 tokens"))
     text = reference.page(registry.find("model", "gpt"))
-    assert "| `gpt.nano` | 17 | num_layers=3, num_heads=3, dim=48 |" in text
+    assert "| `gpt.nano` | 17 | 3 GFLOPs for 5 tokens | num_layers=3, num_heads=3, dim=48 |" in text
     assert "| `attention` | one per layer, of kind [attention](../index.md#attention) | `multi_head` |" in text
 
 

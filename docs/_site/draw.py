@@ -6,15 +6,11 @@ python docs/_site/draw.py [page ...]
 import os
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from checks import ROOT, TRAINED, run
 
 
 def main():
-    sys.path.insert(0, str(ROOT / "tests"))
-    from test_docs import TRAINED, run
-
     for path in TRAINED:
         if len(sys.argv) == 1 or path.stem in sys.argv[1:]:
             folder = ROOT / "docs" / "images" / path.parent.name

@@ -44,12 +44,15 @@ def on_config(config):
 
 def on_files(files, config):
     """Adds the generated pages."""
-    pages = {"reference/index.md": index()}
-    for entry in registry.entries():
-        pages[f"reference/{entry.kind}/{entry.id}.md"] = page(entry)
-    for path, text in pages.items():
+    for path, text in pages().items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def pages() -> dict[str, str]:
+    """By path: the text of every generated page."""
+    found = {f"reference/{entry.kind}/{entry.id}.md": page(entry) for entry in registry.entries()}
+    return {"reference/index.md": index(), **found}
 
 
 def on_page_markdown(markdown, page, config, files):
@@ -195,12 +198,13 @@ def _presets(entry):
     presets = registry.presets(entry) if entry.kind == "model" else {}
     if not presets:
         return ""
-    lines = ["## Presets", "", "| preset | parameters | options |", "|---|---|---|"]
+    lines = ["## Presets", "", "| preset | parameters | one forward pass | options |", "|---|---|---|---|"]
     for name, options in presets.items():
-        count = describe.preset_parameters(entry, name)
+        count, work = describe.preset_texts(entry, name)
         shown = ", ".join(f"{k}={v}" for k, v in options.items())
-        lines.append(f"| `{entry.id}.{name}` | {count} | {_cell(shown)} |")
-    return "\n".join(lines)
+        lines.append(f"| `{entry.id}.{name}` | {count} | {work} | {_cell(shown)} |")
+    how = "FLOPs are of one row, two for a multiplication with addition: see [what a model costs](../../cost.md)."
+    return "\n".join([*lines, "", how])
 
 
 def _slots(entry, cls):

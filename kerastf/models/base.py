@@ -17,7 +17,8 @@ class Model(keras.Model):
     Class attributes of a family:
         slots: By name: whether the slot takes one block per layer (True) or one in all (False).
         needs: By slot: what its blocks must support.
-        reads: What its input may be: `"tokens"`, and `"characters"` where words may come as rows of characters.
+        reads: What its input may be: `"tokens"`, `"characters"` where words may come as rows of characters, `"images"`,
+            `"vectors"`. An embedding that reads something else is refused.
     """
 
     slots: ClassVar[dict[str, bool]] = {}

@@ -152,6 +152,11 @@ def open_map(browser, address, path="/gallery/gpt/", **options):
     return page, wrong, page.locator("figure.attention-map").first
 
 
+def box(place, name):
+    """The box with the choices of that name."""
+    return place.get_by_role("combobox", name=name, exact=True)
+
+
 def chosen(figure):
     return figure.locator("[role=radio][aria-checked=true]")
 
@@ -217,8 +222,8 @@ def test_a_map_follows_the_keyboard(browser, address):
 def test_layers_and_heads_of_a_map(browser, address):
     page, _, figure = open_map(browser, address)
     data = json.loads(figure.locator("script").text_content())
-    figure.get_by_label("Layer").select_option("1")
-    figure.get_by_label("Head").select_option(label="mean of all")
+    box(figure, "Layer").select_option("1")
+    box(figure, "Head").select_option(label="mean of all")
     query = data["start"][2]
     mean = [sum(head[query][k] for head in data["layers"][1]) / 4 for k in range(len(data["keys"]))]
     shown = figure.locator(".map-answers > li").evaluate_all(
@@ -256,9 +261,9 @@ def costs(page):
 def test_choose_blocks(browser, address):
     page, wrong = visit(browser, address, "/choose/")
     data = json.loads(page.locator(".chooser script").text_content())["families"]["gpt"]
-    page.get_by_label("Preset").select_option("gpt2")
+    box(page, "Preset").select_option("gpt2")
     assert costs(page)["Parameters"] == ["124,439,808", "124,439,808", "none"]
-    page.get_by_label("Norm").select_option("rms")
+    box(page, "norm").select_option("rms")
     change = data["presets"]["gpt2"]["changes"]["norm:rms"][0]
     assert costs(page)["Parameters"][1] == f"{124439808 + change:,}"
     call = page.locator(".chooser-call code").inner_text()
@@ -271,11 +276,11 @@ def test_choose_blocks(browser, address):
 
 def test_what_is_refused_says_why(browser, address):
     page, _ = visit(browser, address, "/choose/")
-    page.get_by_label("Attention").select_option("bahdanau")
-    page.get_by_label("Position").select_option("rotary")
+    box(page, "attention").select_option("bahdanau")
+    box(page, "position").select_option("rotary")
     assert "attention `bahdanau` does not support rotation" in page.locator(".chooser-why").inner_text()
     assert costs(page)["FLOPs"][1] == "refused"
-    page.get_by_label("Attention").select_option("cosine")
+    box(page, "attention").select_option("cosine")
     assert page.locator(".chooser-why").inner_text() == ""
     page.close()
 
@@ -285,8 +290,8 @@ def test_every_call_of_the_chooser_is_one_that_works(browser, address):
 
     page, _ = visit(browser, address, "/choose/")
     for family in ("bert", "seq2seq", "vit"):
-        page.get_by_label("Family").select_option(family)
-        page.get_by_label("Attention").select_option("window" if family != "seq2seq" else "luong")
+        box(page, "Family").select_option(family)
+        box(page, "attention").select_option("window" if family != "seq2seq" else "luong")
         call = page.locator(".chooser-call code").inner_text()
         given = eval(
             re.sub(r"^.*create_model", "dict_of", call, flags=re.S), {"dict_of": lambda id, **o: {"id": id, **o}}
@@ -301,8 +306,7 @@ def test_the_call_is_copied(browser, address):
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     page = context.new_page()
     page.goto(address + "/choose/", wait_until="load")
-    button = page.get_by_role("button", name=re.compile("^Cop"))
-    button.focus()
+    page.get_by_role("button", name="Copy", exact=True).focus()
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == page.locator(".chooser-call code").inner_text()

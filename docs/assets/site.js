@@ -8,7 +8,7 @@ function mend() {
     else box.removeAttribute("tabindex");
   }
   // The buttons of a block of code are no menu of the site.
-  for (const buttons of document.querySelectorAll("nav.md-code__nav")) buttons.setAttribute("role", "group");
+  for (const buttons of document.querySelectorAll("nav.md-code__nav")) buttons.setAttribute("role", "none");
 }
 
 window.addEventListener("load", mend);

@@ -31,8 +31,10 @@ test-peers: $(VENV)/installed  ## Beside Hugging Face and PyTorch, in an environ
 	$(VENV)-peers/bin/python -m pip install --quiet -e '.[dev,peers]'
 	$(VENV)-peers/bin/python -m pytest -m peers
 
-test-site: docs  ## The built site in Chromium
+# Lighthouse 13 wants a newer node than Debian's; what comes goes into .node, which git ignores.
+test-site: docs  ## The built site in Chromium, with axe and lighthouse (from npm)
 	$(BIN)/python -m pip install --quiet playwright
+	if command -v npm; then npm install --prefix .node --no-audit --no-fund --silent axe-core@4.14.0 lighthouse@12.8.2; fi
 	$(BIN)/python -m pytest -m site tests/test_browser.py
 
 recipes: $(VENV)/installed  ## Train a small model of every family, and print what each reached
@@ -56,4 +58,4 @@ docs-serve: $(VENV)/installed  ## Serve the site, rebuilt as pages change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean:  ## Remove what the other targets made
-	rm -rf $(VENV) $(VENV)-peers site demo runs build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-peers .node site demo runs build dist *.egg-info

@@ -15,11 +15,14 @@ __version__ = "0.1.0"
 _LAZY = {
     "info": "kerastf.describe",
     "count_parameters": "kerastf.describe",
+    "cost": "kerastf.counting",
+    "flops": "kerastf.counting",
     "load_model": "kerastf.checkpoint",
     "inspect": "kerastf.checkpoint",
 }
-_MODULES = ("bilm_files", "blocks", "checkpoint", "config", "data", "decoding", "describe", "errors", "functional",
-            "metrics", "models", "plots", "plugins", "registry", "testing", "text", "training")  # fmt: skip
+_MODULES = ("bilm_files", "blocks", "checkpoint", "config", "counting", "data", "decoding", "describe", "errors",
+            "functional", "metrics", "models", "plots", "plugins", "registry", "testing", "text",
+            "training")  # fmt: skip
 
 __all__ = ["create_block", "create_model", "list_blocks", "list_models", "register", *_LAZY, *_MODULES]
 

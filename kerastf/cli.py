@@ -43,9 +43,16 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("pattern", nargs="?", default="*", help="shell pattern for the id, such as 'gpt*'")
     command.add_argument("--kind", help=f"only this kind: {', '.join(plugins.KINDS)}")
 
-    command = add("info", _info, "Describe a block or model: options, presets, parameters, origin, paper.")
+    command = add("info", _info, "Describe a block or model: options, presets, parameters, FLOPs, origin, paper.")
     command.add_argument("id", help="such as gpt, gpt.nano or multi_head")
     command.add_argument("--kind", help="its kind, where several kinds have that name")
+    command.add_argument(
+        "--layers", nargs="?", type=int, const=1, metavar="DEPTH",
+        help="instead, a table of what each layer of a model costs, down to a depth (1)",
+    )  # fmt: skip
+    command.add_argument("--length", type=int, help="with --layers: how long a sequence is (the model's max_length)")
+    command.add_argument("--batch-size", type=int, default=1, help="with --layers: how many rows a batch has (1)")
+    command.add_argument("--vocab-size", type=int, help="with --layers: how many tokens there are, where it is open")
 
     command = add("plugins", _plugins, "Show the installed plugins, their state and what they offer.")
     command.add_argument("-v", "--verbose", action="store_true", help="load each and show the kept tracebacks")
@@ -59,8 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--kind", help="its kind, where several kinds have that name")
     command.add_argument("--full", action="store_true", help="also XLA and a new process")
 
-    command = add("matrix", _matrix, "Try every block of a kind in every model, and say why where one does not fit.")
-    command.add_argument("--kind", default="attention", help="the kind of block (attention)")
+    command = add(
+        "matrix", _matrix, "Try every block in every model, and say why where one does not fit. Takes a while."
+    )
+    command.add_argument("--kind", help="only blocks of this kind (all that a model has a slot for)")
+    command.add_argument("--json", metavar="FILE", help="also write what came of each cell to a file")
 
     command = add(
         "train", _train, "Train what a recipe says. Killed or stopped, the same command goes on where it was.",
@@ -134,9 +144,20 @@ def _sizes(id):
 
 
 def _info(options):
-    from kerastf.describe import info
+    from kerastf import describe
 
-    print(info(options.id, options.kind))
+    if options.layers is None:
+        print(describe.info(options.id, options.kind))
+        return
+    from kerastf.counting import cost
+
+    if options.layers < 1:
+        raise ValueError(f"--layers takes a depth of at least 1. Received: {options.layers}")
+    if describe.find(options.id, options.kind).kind != "model":
+        raise ValueError(f"--layers is for models. Received: {options.id}")
+    given = {} if options.vocab_size is None else {"vocab_size": options.vocab_size}
+    found = cost(options.id, batch_size=options.batch_size, length=options.length, **given)
+    print(f"{found.title()}\n\n{found.table(options.layers)}")
 
 
 def _plugins(options):
@@ -195,18 +216,26 @@ def _check(options):
 
 
 def _matrix(options):
-    from kerastf import testing
+    import json
 
-    registry.require_kind(options.kind)
+    from kerastf import testing
+    from kerastf.checkpoint import atomic
+    from kerastf.slots import slot_kind
+
+    if options.kind:
+        registry.require_kind(options.kind)
     _quiet()
-    outcomes = []
-    for (family, slot, block), outcome in testing.matrix(options.kind):
-        print(f"{family + '.' + slot:<28} {block:<26} {outcome}", flush=True)
-        outcomes.append(outcome)
-    if not outcomes:
+    rows = []
+    with atomic(options.json) if options.json else contextlib.nullcontext() as file:
+        for (family, slot, block), outcome in testing.matrix(options.kind):
+            print(f"{family + '.' + slot:<28} {block:<26} {outcome}", flush=True)
+            rows.append({"model": family, "slot": slot, "kind": slot_kind(slot), "block": block, "outcome": outcome})
+        if file:
+            file.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", "utf-8")
+    if not rows:
         print(f"No model has a slot for {options.kind}.", file=sys.stderr)
         return 2
-    return 1 if any(" fails: " in outcome for outcome in outcomes) else 0
+    return 1 if any(" fails: " in row["outcome"] for row in rows) else 0
 
 
 def _train(options):

@@ -97,12 +97,12 @@ def cudnn_recurrence(kind, x, states, kernel, recurrent_kernel, bias):
     return outputs, states
 
 
-def parts_of(layer):
-    """All layers inside of a layer or model, at any depth.
+def parts_of(layer, recursive=True):
+    """All layers inside of a layer or model, at any depth, or only those that stand in it directly.
 
     Why: Keras walks them for itself only.
     """
-    return list(layer._flatten_layers(include_self=False))
+    return list(layer._flatten_layers(include_self=False, recursive=recursive))
 
 
 def graph(function):

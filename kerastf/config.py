@@ -16,6 +16,9 @@ from kerastf.registry import did_you_mean, nearest
 from kerastf.schema import Problems, check_options, options_of, plain, short
 from kerastf.slots import block_spec, expand_slot, slot_kind
 
+# What an embedding that declares it reads instead of tokens.
+READS = {"characters": "words as characters", "images": "images", "vectors": "ready-made vectors"}
+
 
 @dataclass
 class Plan:
@@ -219,15 +222,16 @@ def _fill(cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, An
         known = facts if slot == kind else {k: v for k, v in facts.items() if k != "position"}
         unmet = []
         for spec in _distinct(specs):
-            lacking = needs.get(slot, set()) - _supports(kind, spec, problems)
-            if lacking:
-                problems.add(_unmet(kind, spec, lacking, options))
-                unmet.append(spec["name"])
-            elif "characters" in _supports(kind, spec, problems) and "characters" not in cls.reads:
+            supports = _supports(kind, spec, problems)
+            foreign = [words for flag, words in READS.items() if flag in supports and flag not in cls.reads]
+            if kind == "embedding" and foreign:
                 problems.add(
-                    f"{kind} `{spec['name']}` reads words as characters, and `{cls.registry_entry.id}` reads tokens. "
-                    f"Received: {slot}={short(options[slot])}"
+                    f"{kind} `{spec['name']}` reads {foreign[0]}, and `{cls.registry_entry.id}` reads "
+                    f"{' or '.join(cls.reads)}. Received: {slot}={short(options[slot])}"
                 )
+                unmet.append(spec["name"])
+            elif lacking := needs.get(slot, set()) - supports:
+                problems.add(_unmet(kind, spec, lacking, options))
                 unmet.append(spec["name"])
         for spec in specs:
             _fill_one(kind, spec, known)

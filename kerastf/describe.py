@@ -1,11 +1,11 @@
-"""What an id is: options, presets, parameters, origin, paper."""
+"""What an id is: options, presets, parameters, FLOPs, origin, paper."""
 
 import inspect
 import re
 from dataclasses import dataclass
 from typing import Any
 
-from kerastf import config, registry, schema
+from kerastf import config, counting, registry, schema
 
 
 @dataclass
@@ -21,6 +21,8 @@ class Info:
         options: By name: the type and the default, as text.
         presets: By name: the options of a preset.
         parameters: By preset: how many weights it has.
+        flops: By preset: the arithmetic of one forward pass of one row, as `cost` counts it, in words: how much, and of
+            what input.
         references: The papers its docstring names.
     """
 
@@ -32,6 +34,7 @@ class Info:
     options: dict[str, str]
     presets: dict[str, dict[str, Any]]
     parameters: dict[str, int]
+    flops: dict[str, str]
     references: list[str]
 
     def __str__(self) -> str:
@@ -43,9 +46,11 @@ class Info:
         lines += [f"  {name:<{width}}  {text}" for name, text in self.options.items()]
         if self.presets:
             lines += ["", "presets"]
+            width = max(map(len, self.flops.values()), default=0)
             for name, options in self.presets.items():
                 count = f"{self.parameters[name]:>15,} parameters" if name in self.parameters else " " * 26
-                lines.append(f"  {name:<12}{count}  " + ", ".join(f"{k}={v}" for k, v in options.items()))
+                work = f"  {self.flops.get(name, ''):<{width}}" if self.flops else ""
+                lines.append(f"  {name:<12}{count}{work}  " + ", ".join(f"{k}={v}" for k, v in options.items()))
             if len(self.parameters) < len(self.presets):
                 lines.append("  (the others take a vocab_size of your own)")
         if self.references:
@@ -82,6 +87,7 @@ def info(id: str, kind: str | None = None) -> Info:
     presets = registry.presets(entry)
     if wanted is not None:
         presets = {wanted: config.preset_of(entry, id)}
+    costs = {p: counting.cost(f"{entry.id}.{p}") for p, o in presets.items() if _is_whole(cls, o)}
     return Info(
         id=entry.id,
         kind=entry.kind,
@@ -90,7 +96,8 @@ def info(id: str, kind: str | None = None) -> Info:
         supports=sorted(getattr(cls, "supports", ())),
         options=option_texts(cls),
         presets=presets,
-        parameters={p: count_parameters(f"{entry.id}.{p}") for p, o in presets.items() if _is_whole(cls, o)},
+        parameters={p: cost.parameters for p, cost in costs.items()},
+        flops={p: flops_text(cost) for p, cost in costs.items()},
         references=_references(cls),
     )
 
@@ -144,12 +151,31 @@ def _references(cls: type) -> list[str]:
     return [f"{name}: {link}" for name, link in re.findall(r"\[(.+?)\]\((.+?)\)", section.group(1))] if section else []
 
 
-def preset_parameters(entry: Any, preset: str, vocab_size: int = 10_000) -> str:
-    """How many weights a preset has, in words; one that leaves the vocabulary open is counted with `vocab_size`."""
+def preset_texts(entry: Any, preset: str, vocab_size: int = 10_000) -> tuple[str, str]:
+    """How many weights a preset has and how much arithmetic one forward pass is, in words.
+
+    Args:
+        entry: The model's entry.
+        preset: Name of the preset.
+        vocab_size: What is counted with where the preset leaves the vocabulary open.
+    """
     options = registry.presets(entry)[preset]
-    open_size = "vocab_size" in config.options_of(registry.resolve("model", entry.id)) and "vocab_size" not in options
-    count = count_parameters(f"{entry.id}.{preset}", **({"vocab_size": vocab_size} if open_size else {}))
-    return f"{count:,}" + (f" with {vocab_size:,} tokens" if open_size else "")
+    open_size = not _is_whole(registry.resolve("model", entry.id), options)
+    cost = counting.cost(f"{entry.id}.{preset}", **({"vocab_size": vocab_size} if open_size else {}))
+    return f"{cost.parameters:,}" + (f" with {vocab_size:,} tokens" if open_size else ""), flops_text(cost)
+
+
+def flops_text(cost: "counting.Cost") -> str:
+    """The arithmetic of a forward pass, and of what input: `293 GFLOPs for 1024 tokens`."""
+    number, _, prefix = counting.in_units(cost.flops).partition(" ")
+    if "images" in cost.inputs:
+        size = "{} x {} pixels".format(*cost.inputs["images"][1:3])
+    elif "source" in cost.inputs:
+        size = f"{cost.inputs['source'][1]} tokens on each side"
+    else:
+        name = "tokens" if "tokens" in cost.inputs else next(iter(cost.inputs))
+        size = f"{cost.inputs[name][1]} {name}"
+    return f"{number} {prefix}FLOPs for {size}"
 
 
 def count_parameters(id: str, **options: Any) -> int:

@@ -1,5 +1,6 @@
 """Pictures. matplotlib is imported when a picture is drawn: `pip install kerastf[plots]`."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -42,19 +43,23 @@ def attention_map(weights, queries, keys=None, *, path=None, title="Attention"):
         )
     pyplot = _pyplot()
     heads = weights.shape[0]
-    columns = min(heads, 4)
+    columns = min(heads, 2 if heads <= 4 else 3)  # on a page of usual width the labels can still be read
     rows = -(-heads // columns)
     side = max(2.6, 0.2 * max(len(queries), len(keys)))
+    longest = max(len(visible(t)) for t in (*queries, *keys))
+    room = 0.06 * longest  # for labels of many letters: words stand upright under a map, and beside it
     figure, axes = pyplot.subplots(
-        rows, columns, figsize=(side * columns + 1, side * rows + 0.7), squeeze=False, layout="constrained"
-    )
+        rows, columns, figsize=((side + room) * columns + 1, (side + room) * rows + 0.7), squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
     for head, axis in enumerate(axes.flat):
         if head >= heads:
             axis.axis("off")
             continue
         picture = axis.imshow(weights[head], vmin=0, vmax=1, cmap="viridis", aspect="auto")
-        axis.set_xticks(range(len(keys)), [visible(k) for k in keys], fontsize=7, family="monospace")
-        axis.set_yticks(range(len(queries)), [visible(q) for q in queries], fontsize=7, family="monospace")
+        labels = {"fontsize": 8, "family": "monospace", "rotation": 90 if any(len(str(k)) > 2 for k in keys) else 0}
+        axis.set_xticks(range(len(keys)), [visible(k) for k in keys], **labels)
+        axis.set_yticks(range(len(queries)), [visible(q) for q in queries], fontsize=8, family="monospace")
         axis.set_xlabel("looks at")
         axis.set_ylabel("token" if head % columns == 0 else "")
         if heads > 1:
@@ -64,12 +69,48 @@ def attention_map(weights, queries, keys=None, *, path=None, title="Attention"):
     return _finish(figure, path)
 
 
-def position_map(codes, *, path=None, title="Positions"):
+def attention_data(layers, queries, keys=None, *, path, title="Attention", start=(0, 0, 0)):
+    """Writes the attention weights of all layers and heads to a JSON file, in thousandths.
+
+    The map on the site's pages, where one points at a token to see what it looks at, reads such a file.
+
+    Args:
+        layers: One `(H, T, S)` per layer.
+        queries: The T tokens that attend, as text.
+        keys: The S tokens attended to; by default the queries.
+        path: Where to write.
+        title: The map's name.
+        start: The layer, head and query that the map opens with.
+
+    Returns:
+        What was written, as a dict.
+    """
+    keys = queries if keys is None else keys
+    layers = [np.asarray(w, dtype="float32") for w in layers]
+    if not layers or any(w.ndim != 3 or w.shape[1:] != (len(queries), len(keys)) for w in layers):
+        raise InputError(
+            f"`layers` must be one (H, T, S) per layer for {len(queries)} queries and {len(keys)} keys. "
+            f"Received: shapes {[w.shape for w in layers]}"
+        )
+    found = {
+        "title": title,
+        "queries": [str(q) for q in queries],
+        "keys": [str(k) for k in keys],
+        "start": [int(n) for n in start],
+        "layers": [np.rint(w * 1000).astype(int).tolist() for w in layers],
+    }
+    with atomic(Path(path)) as temporary:
+        temporary.write_text(json.dumps(found, separators=(",", ":"), ensure_ascii=False), "utf-8")
+    return found
+
+
+def position_map(codes, *, path=None, title="Positions", across="channel"):
     """Draws position codes as a heat map: positions down, channels across.
 
     Args:
         codes: `(T, C)`, such as `functional.sinusoids(ops.arange(64), 32)`.
         path: Where to write a PNG, or None.
+        across: What stands across, where it is not channels.
         title: Stands above.
 
     Returns:
@@ -82,7 +123,7 @@ def position_map(codes, *, path=None, title="Positions"):
     figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     bound = max(float(np.abs(codes).max()), 1e-6)
     picture = axis.imshow(codes, cmap="RdBu", vmin=-bound, vmax=bound, aspect="auto", interpolation="nearest")
-    axis.set(xlabel="channel", ylabel="position", title=title)
+    axis.set(xlabel=across, ylabel="position", title=title)
     figure.colorbar(picture, ax=axis, label="value")
     return _finish(figure, path)
 
@@ -179,13 +220,26 @@ def rollout(images, maps, *, labels=None, path=None, title="Attention rollout"):
     return _finish(figure, path)
 
 
-def curve(history, *, path=None, title="Training"):
-    """Draws one line per metric of a `History.history` over the epochs."""
+def curve(history, *, path=None, title="Training", across="epoch", first=1):
+    """Draws one line per metric of a `History.history` over the epochs.
+
+    Args:
+        history: By name: the values.
+        path: Where to write a PNG, or None.
+        title: Stands above.
+        across: What stands across, where it is not epochs.
+        first: Number of the first value.
+
+    Returns:
+        The matplotlib figure.
+    """
     pyplot = _pyplot()
     figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
     for name, values in history.items():
-        axis.plot(range(1, len(values) + 1), values, marker="o", label=name)
-    axis.set(xlabel="epoch", title=title)
+        marker = "o" if len(values) <= 24 else None  # more would be a thick line
+        axis.plot(range(first, first + len(values)), values, marker=marker, label=name)
+    axis.set(xlabel=across, title=title)
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.grid(alpha=0.3)
     axis.legend()
     return _finish(figure, path)

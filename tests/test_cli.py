@@ -49,6 +49,30 @@ def test_info(capsys):
         assert text in out
 
 
+def test_info_says_what_a_preset_costs(capsys):
+    status, out, _ = run(capsys, "info", "vit.b16")
+    assert status == 0 and "86,567,656 parameters  35.2 GFLOPs for 224 x 224 pixels  image_size=224" in out
+    status, out, _ = run(capsys, "info", "gpt.nano")
+    assert "FLOPs" not in out and "(the others take a vocab_size of your own)" in out
+
+
+def test_info_of_layers(capsys):
+    status, out, _ = run(capsys, "info", "gpt.nano", "--layers", "3", "--vocab-size", "65", "--length", "64")
+    lines = out.splitlines()
+    assert status == 0 and lines[0] == "gpt.nano on tokens 1 x 64" and "layer_0/attention/qkv" in out
+    assert lines[-1].split() == ["total", "137,184", "14.1", "M", "628", "KiB"]
+    status, out, _ = run(capsys, "info", "gpt.nano", "--layers", "--vocab-size", "65", "--length", "64")
+    assert [line.split()[0] for line in out.splitlines()[3:-1]] == [
+        "embedding", "position", "layer_0", "layer_1", "layer_2", "norm", "head",
+    ]  # fmt: skip
+    for arguments, message in [
+        (["rms", "--layers"], "kerastf: --layers is for models. Received: rms\n"),
+        (["gpt.nano", "--layers", "0"], "kerastf: --layers takes a depth of at least 1. Received: 0\n"),
+    ]:
+        status, _, err = run(capsys, "info", *arguments)
+        assert status == 2 and err == message
+
+
 def test_plugins(capsys, install):
     install("kerastf-bad", {"norm": {"half": "Half"}}, code="raise RuntimeError('on purpose')")
     status, out, _ = run(capsys, "plugins")

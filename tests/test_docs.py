@@ -1,74 +1,96 @@
 """What the docstrings, the README and the pages say is run."""
 
-import doctest
 import importlib
+import inspect
+import json
 import pkgutil
 import re
-import textwrap
+import sys
 from pathlib import Path
 
-import keras
+import numpy as np
 import pytest
 
 import kerastf
 from kerastf.models.base import Model
 
-ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "_site"))
+import checks
+from checks import LESSONS, ROOT, TRAINED
+
 MODULES = [
     m.name for m in pkgutil.walk_packages(kerastf.__path__, "kerastf.") if not m.name.endswith("__main__")
 ] + ["kerastf_template", "kerastf_linear_attention"]  # fmt: skip
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("plugins/*/README.md"), *ROOT.glob("docs/**/*.md")])
-LESSONS = sorted(ROOT.glob("docs/course/[0-9]*.md"))
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples(name):
+    assert checks.failing_examples(importlib.import_module(name)) == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_argument_is_documented(name):
     module = importlib.import_module(name)
-    found = doctest.testmod(module, extraglobs={"keras": keras, "__name__": "__main__"})
-    assert found.failed == 0
+    for label, thing in inspect.getmembers(module, lambda t: inspect.isfunction(t) or inspect.isclass(t)):
+        own = thing.__module__ == name and not label.startswith("_")
+        if own and "\nArgs:\n" in (inspect.getdoc(thing) or ""):  # a short one may tell in prose
+            assert checks.undocumented(thing) == [], f"{label} does not explain all of its arguments"
 
 
-def blocks(path):
-    """The Python code of a page, in order; a block that starts with `# not run:` says why."""
-    found = re.findall(r"^( *)```python\n(.*?)^\1```", path.read_text("utf-8"), re.S | re.M)
-    code = [textwrap.dedent(b) for _, b in found]
-    return [b for b in code if not b.startswith("# not run:")]
+def test_every_public_function_explains_its_arguments():
+    text = (ROOT / "docs" / "api.md").read_text("utf-8")
+    for module, name in re.findall(r"^::: (\S+)\.(\w+)$", text, re.M):
+        assert checks.undocumented(getattr(importlib.import_module(module), name)) == [], f"{module}.{name}"
 
 
-def run(path):
-    """Runs the code of a page from top to bottom, in the folder we are in."""
-    scope = {"__name__": "page"}
-    for code in blocks(path):
-        if ">>>" in code:
-            runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-            test = doctest.DocTestParser().get_doctest(code, scope, path.name, str(path), 0)
-            assert runner.run(test, clear_globs=False).failed == 0
-            scope = test.globs
-        else:
-            exec(compile(code, str(path), "exec"), scope)
-
-
-@pytest.mark.parametrize("path", [p for p in PAGES if blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [p for p in PAGES if checks.code_of(p)], ids=lambda p: str(p.relative_to(ROOT)))
 def test_code_on_pages(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if path in LESSONS:  # a lesson trains for up to two minutes; here each training has two steps
+    if path in TRAINED:  # here each training has two steps
 
         def two_steps(self, *args, **kwargs):
             return fit(self, *args, **{**kwargs, "epochs": 1, "steps_per_epoch": 2})
 
         fit = Model.fit
         monkeypatch.setattr(Model, "fit", two_steps)
-    run(path)
-    if path in LESSONS:
-        shown = set(re.findall(r"\]\(\.\./images/course/([\w-]+\.png)\)", path.read_text("utf-8")))
-        assert shown and shown <= {p.name for p in tmp_path.glob("*.png")}, "a lesson shows what its own code drew"
+    checks.run(path)
+    if path in TRAINED:
+        drawn = {p.name for p in tmp_path.iterdir()}
+        assert shown_by(path) and shown_by(path) <= drawn, "such a page shows what its own code drew and wrote"
+
+
+def shown_by(path):
+    """The pictures and the data of a page, by file name."""
+    return set(re.findall(rf"\.\./images/{path.parent.name}/([\w-]+\.(?:png|json))", path.read_text("utf-8")))
+
+
+def test_every_picture_is_shown():
+    for folder in ("course", "gallery"):
+        shown = set().union(*(shown_by(p) for p in TRAINED if p.parent.name == folder))
+        assert {p.name for p in (ROOT / "docs" / "images" / folder).iterdir()} == shown
+
+
+@pytest.mark.parametrize("path", ROOT.glob("docs/images/**/*.json"), ids=lambda p: p.stem)
+def test_data_of_pages(path):
+    found = json.loads(path.read_text("utf-8"))
+    assert path.stat().st_size < 100_000
+    if isinstance(found, list):
+        assert found and all(row.keys() == found[0].keys() for row in found)
+        return
+    assert all(found["queries"] + found["keys"])
+    layers = np.array(found["layers"])
+    assert layers.shape[2:] == (len(found["queries"]), len(found["keys"]))
+    # Weights of one query add up to one; each was rounded to a thousandth.
+    assert np.abs(layers.sum(-1) - 1000).max() <= 0.5 * layers.shape[-1]
+    assert all(0 <= n < size for n, size in zip(found["start"], layers.shape, strict=False))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.stem)
-def test_lessons_in_full(path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", TRAINED, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_trained_pages_in_full(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run(path)
+    checks.run(path)
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.stem)
@@ -80,23 +102,20 @@ def test_what_a_lesson_holds(path):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_pictures_have_alternative_text_and_exist(path):
-    for label, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", path.read_text("utf-8")):
-        assert len(label) > 10, f"{target} has no alternative text that tells what it shows"
-        assert (path.parent / target).exists()
+    assert checks.picture_problems(path) == []
+
+
+def is_generated(where):
+    """Whether a page of the reference will be there: one per registered name, and an index."""
+    if not where.is_relative_to(ROOT / "docs" / "reference"):
+        return False
+    kind, _, id = str(where.relative_to(ROOT / "docs" / "reference").with_suffix("")).partition("/")
+    return kind == "index" or bool(kerastf.registry.find(kind, id))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(path):
-    text = path.read_text("utf-8")
-    for label, target in re.findall(r"\[([^\]]*)\]\(([^)#\s]+)[^)]*\)", text):
-        if re.match(r"[a-z]+:", target):
-            continue
-        where = (path.parent / target).resolve()
-        if where.is_relative_to(ROOT / "docs" / "reference"):  # generated: one page per registered name, and an index
-            kind, _, id = str(where.relative_to(ROOT / "docs" / "reference").with_suffix("")).partition("/")
-            assert kind == "index" or kerastf.registry.find(kind, id)
-        else:
-            assert where.exists(), f"{label} leads to {target}"
+    assert checks.dead_links(path, is_generated) == []
 
 
 def test_the_commands_on_pages_exist():

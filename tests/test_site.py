@@ -1,6 +1,7 @@
-"""The site's own code: equations become MathML, every name gets its page, a broken plugin breaks nothing."""
+"""The site's own code: equations, a page for every name, data inside of pages, names for what has none."""
 
 import inspect
+import json
 import re
 import sys
 from pathlib import Path
@@ -12,8 +13,10 @@ from kerastf import registry
 
 pytest.importorskip("mkdocs")
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "_site"))
+import checks
 import equations
 import reference
+import widgets
 
 ENTRIES = list(registry.entries())
 
@@ -70,16 +73,15 @@ def test_equations_of_docstrings_are_drawn(entry):
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.kind != "model"], ids=lambda e: f"{e.kind}:{e.id}")
 def test_page_of_a_block(entry):
     text = reference.page(entry)
-    for name in reference.describe.option_texts(registry.resolve(entry.kind, entry.id)):
-        row = re.search(rf"^\| `{name}` \|.*\| (.*) \|$", text, re.M)
-        assert row and row.group(1).strip(), f"{entry.id}: the option {name} has no text"
+    names = reference.describe.option_texts(registry.resolve(entry.kind, entry.id))
+    assert checks.options_without_text(text, names) == []
     assert f"kerastf check {entry.id}" in text
 
 
 def test_page_of_a_model(monkeypatch):
-    monkeypatch.setattr(reference.describe, "preset_parameters", lambda entry, name: "17")
+    monkeypatch.setattr(reference.describe, "preset_texts", lambda entry, name: ("17", "3 GFLOPs for 5 tokens"))
     text = reference.page(registry.find("model", "gpt"))
-    assert "| `gpt.nano` | 17 | num_layers=3, num_heads=3, dim=48 |" in text
+    assert "| `gpt.nano` | 17 | 3 GFLOPs for 5 tokens | num_layers=3, num_heads=3, dim=48 |" in text
     assert "| `attention` | one per layer, of kind [attention](../index.md#attention) | `multi_head` |" in text
 
 
@@ -107,3 +109,49 @@ def test_equations_of_lessons_are_drawn_and_code_is_left_alone():
     drawn = reference.on_page_markdown(text, Page, None, None)
     assert drawn.count("<math") == 2
     assert "```python\nx = `y = 1`\n```" in drawn
+
+
+class Shown:
+    """A page of the site, as a hook sees it."""
+
+    def __init__(self, path):
+        self.file = type("File", (), {"src_uri": path.name, "abs_src_path": str(path)})
+
+
+def test_data_is_put_into_the_page(tmp_path):
+    (tmp_path / "map.json").write_text(json.dumps({"title": "</script>", "queries": ["a"]}))
+    (tmp_path / "rows.json").write_text(json.dumps([{"model": "`gpt`", "text": "a < b\nc"}]))
+    page = Shown(tmp_path / "page.md")
+    text = '<figure class="attention-map" data-source="map.json"><img></figure><div data-source="rows.json"></div>'
+    found = widgets.on_page_content(text, page, None, None)
+    script = re.search(r'<figure class="attention-map"><script type="application/json">(.*?)</script><img>', found)
+    assert json.loads(script.group(1)) == {"title": "</script>", "queries": ["a"]}
+    assert '<th scope="col">model</th>' in found
+    assert "<td><code>gpt</code></td><td>a &lt; b<br>c</td>" in found
+
+
+def test_data_that_is_not_there_stops_the_build(tmp_path):
+    with pytest.raises(widgets.PluginError, match=r"page.md shows gone.json, which does not exist"):
+        widgets.on_page_content('<div data-source="gone.json"></div>', Shown(tmp_path / "page.md"), None, None)
+
+
+def test_costs_have_tables_for_those_without_a_script():
+    known = {"cost": [1000], "changes": {"norm:rms": [-12], "attention:a+position:b": [5]}}
+    data = {"measures": ["parameters"], "families": {"gpt": {"presets": {"nano": known}}}}
+    assert widgets.cost_rows(data) == {
+        "gpt.nano": [
+            {"slot": "the preset", "block": "", "parameters": "1,000"},
+            {"slot": "norm", "block": "`rms`", "parameters": "-12"},
+        ]
+    }
+
+
+def test_the_theme_s_menus_and_search_get_names():
+    text = (
+        '<div class="md-search" data-md-component="search" role="dialog"></div>'
+        '<nav class="md-nav" data-md-level="1" aria-labelledby="__nav_3_label" aria-expanded="false">'
+        '<label class="md-nav__title" for="__nav_3"><span class="md-nav__icon md-icon"></span>\n Course &amp; more\n</label>'
+    )
+    found = widgets.on_post_page(text, None, None)
+    assert 'role="dialog" aria-label="Search"' in found
+    assert 'aria-label="Course &amp; more" aria-expanded' in found and "labelledby" not in found

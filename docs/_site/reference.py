@@ -44,12 +44,15 @@ def on_config(config):
 
 def on_files(files, config):
     """Adds the generated pages."""
-    pages = {"reference/index.md": index()}
-    for entry in registry.entries():
-        pages[f"reference/{entry.kind}/{entry.id}.md"] = page(entry)
-    for path, text in pages.items():
+    for path, text in pages().items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def pages() -> dict[str, str]:
+    """By path: the text of every generated page."""
+    found = {f"reference/{entry.kind}/{entry.id}.md": page(entry) for entry in registry.entries()}
+    return {"reference/index.md": index(), **found}
 
 
 def on_page_markdown(markdown, page, config, files):
@@ -158,9 +161,8 @@ def _table(title, section):
     rows = _items(section)
     if not rows:
         return ""
-    return "\n".join(
-        [f"## {title}", "", "| name | |", "|---|---|", *[f"| `{name}` | {_cell(text)} |" for name, text in rows]]
-    )
+    lines = [f"## {title}", "", "| name | what it is |", "|---|---|"]
+    return "\n".join([*lines, *[f"| `{name}` | {_cell(text)} |" for name, text in rows]])
 
 
 def _text(title, section):
@@ -173,7 +175,7 @@ def _options(cls, sections):
     if not types:
         return "## Options\n\nIt has none of its own."
     rows = [f"| `{name}` | {_cell(kind)} | {_cell(texts.get(name, ''))} |" for name, kind in types.items()]
-    return "\n".join(["## Options", "", "| name | takes | |", "|---|---|---|", *rows])
+    return "\n".join(["## Options", "", "| name | takes | what it does |", "|---|---|---|", *rows])
 
 
 def _use(entry):
@@ -196,12 +198,13 @@ def _presets(entry):
     presets = registry.presets(entry) if entry.kind == "model" else {}
     if not presets:
         return ""
-    lines = ["## Presets", "", "| preset | parameters | options |", "|---|---|---|"]
+    lines = ["## Presets", "", "| preset | parameters | one forward pass | options |", "|---|---|---|---|"]
     for name, options in presets.items():
-        count = describe.preset_parameters(entry, name)
+        count, work = describe.preset_texts(entry, name)
         shown = ", ".join(f"{k}={v}" for k, v in options.items())
-        lines.append(f"| `{entry.id}.{name}` | {count} | {_cell(shown)} |")
-    return "\n".join(lines)
+        lines.append(f"| `{entry.id}.{name}` | {count} | {work} | {_cell(shown)} |")
+    how = "FLOPs are of one row, two for a multiplication with addition: see [what a model costs](../../cost.md)."
+    return "\n".join([*lines, "", how])
 
 
 def _slots(entry, cls):
@@ -227,7 +230,7 @@ def _fits(entry):
         return ""
     title = "## Blocks that fit" if entry.kind == "model" else "## Where it fits"
     how = "From an executed check: built, decoded step by step, and trained."
-    lines = [title, "", how, "", "| slot | block | |", "|---|---|---|"]
+    lines = [title, "", how, "", "| slot | block | fits |", "|---|---|---|"]
     for r in rows:
         verdict = "yes" if r["outcome"] == "ok" else _cell(r["outcome"])
         lines.append(f"| `{r['model']}` `{r['slot']}` | `{r['block']}` | {verdict} |")

@@ -17,7 +17,8 @@ class Model(keras.Model):
     Class attributes of a family:
         slots: By name: whether the slot takes one block per layer (True) or one in all (False).
         needs: By slot: what its blocks must support.
-        reads: What its input may be: `"tokens"`, and `"characters"` where words may come as rows of characters.
+        reads: What its input may be: `"tokens"`, `"characters"` where words may come as rows of characters, `"images"`,
+            `"vectors"`. An embedding that reads something else is refused.
     """
 
     slots: ClassVar[dict[str, bool]] = {}
@@ -86,6 +87,21 @@ class Model(keras.Model):
             rng: A `numpy.random.Generator`.
         """
         return {"tokens": rng.integers(3, options["vocab_size"], (batch_size, length)).astype("int32")}
+
+    @classmethod
+    def typical_shapes(
+        cls, options: dict[str, Any], batch_size: int, length: int | None = None
+    ) -> dict[str, tuple[int, ...]]:  # fmt: skip
+        """By name, the shapes of a batch that the model is made for: what costs are counted of.
+
+        Args:
+            options: The model's options.
+            batch_size: How many rows.
+            length: How long each is; None for `max_length`, and 128 in a family that has none.
+        """
+        length = options.get("max_length", 128) if length is None else length
+        inputs = cls.example_inputs(options, batch_size, length, np.random.default_rng(0))
+        return {name: array.shape for name, array in inputs.items()}
 
     def example_targets(self, inputs: dict[str, np.ndarray], rng):
         """Random targets for inputs that `example_inputs` gave: what `fit` takes beside them."""

@@ -181,6 +181,13 @@ class BERT(Model):
             inputs["masked_positions"] = rng.integers(0, length, shape).astype("int32")
         return inputs
 
+    @classmethod
+    def typical_shapes(cls, options, batch_size, length=None):
+        shapes = super().typical_shapes(options, batch_size, length)
+        if "masked_positions" in shapes:  # 15 of 100, as in the paper
+            shapes["masked_positions"] = (batch_size, -(-shapes["tokens"][1] * 15 // 100))
+        return shapes
+
     def example_targets(self, inputs, rng):
         rows = inputs.get("masked_positions", inputs["tokens"])
         return self.head.example_targets((*rows.shape, self.options["dim"]), rng)

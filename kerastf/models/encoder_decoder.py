@@ -51,6 +51,11 @@ class EncoderDecoder(Model):
         source = rng.integers(3, size, (batch_size, length + 1)).astype("int32")
         return {"source": source, "target": target}
 
+    @classmethod
+    def typical_shapes(cls, options, batch_size, length=None):
+        shape = super().typical_shapes(options, batch_size, length)["target"]
+        return {"source": shape, "target": shape}
+
     @staticmethod
     def make_inputs():
         """The two inputs of the graph."""

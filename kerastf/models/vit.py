@@ -79,6 +79,7 @@ class ViT(Model):
         - [Huang et al., 2016](https://arxiv.org/abs/1603.09382) for stochastic depth
     """
 
+    reads = ("images", "vectors")
     slots = {  # noqa: RUF012
         # A position goes before the attention that it may be handed to, so that it is complete by then.
         "position": False, "attention": True, "norm": True, "feedforward": True, "embedding": False, "head": False,
@@ -141,7 +142,7 @@ class ViT(Model):
 
         # === Graph ===
         self_tokens = int(options["class_token"]) + options["registers"]
-        reads = self.reads(options)
+        reads = self.input_of(options)
         shape = functional.pair("image_size", options["image_size"]) if reads == "images" else (None,)
         inputs = keras.Input((*shape, options["channels"]), name=reads)  # (B, H, W, D) or (B, N, D)
         x, mask = embed(inputs)  # (B, T, C)
@@ -170,7 +171,7 @@ class ViT(Model):
         return {**options, "dtype": options["dtype"] or keras.config.dtype_policy().name}
 
     @classmethod
-    def reads(cls, options):
+    def input_of(cls, options):
         """The name of the input: `"images"` or `"vectors"`; None where the embedding reads something else."""
         try:
             _, (spec,) = config.expand_slot("embedding", options["embedding"], None)
@@ -202,7 +203,7 @@ class ViT(Model):
             cls.grid_of(options)
         except ValueError as error:
             found.append(str(error))
-        reads = cls.reads(options)
+        reads = cls.input_of(options)
         if reads is None:
             found.append(
                 f"This model reads images or vectors: embedding='patch', 'vector', or a plugin's. "
@@ -265,10 +266,17 @@ class ViT(Model):
         """A small batch for these options, by the name of the input; `length` is how many vectors there are."""
         channels = options.get("channels", 3)
         embedding = options.get("embedding", "patch")
-        if cls.reads({"embedding": embedding}) == "vectors":
+        if cls.input_of({"embedding": embedding}) == "vectors":
             return {"vectors": rng.normal(size=(batch_size, length, channels)).astype("float32")}
         sides = functional.pair("image_size", options.get("image_size", 224))
         return {"images": rng.normal(size=(batch_size, *sides, channels)).astype("float32")}
+
+    @classmethod
+    def typical_shapes(cls, options, batch_size, length=None):
+        if length is None and cls.grid_of(options):
+            rows, columns = cls.grid_of(options)
+            length = rows * columns
+        return super().typical_shapes(options, batch_size, length)
 
     def example_targets(self, inputs, rng):
         x = next(iter(inputs.values()))
@@ -298,7 +306,7 @@ class ViT(Model):
     def _length(self, x):
         """How many tokens an input becomes."""
         grid = self.grid_of(self.options)
-        return self.prefix + (x.shape[1] if self.reads(self.options) == "vectors" else grid[0] * grid[1])
+        return self.prefix + (x.shape[1] if self.input_of(self.options) == "vectors" else grid[0] * grid[1])
 
     def _check_inputs(self, x):
         """Raises `InputError` for an array that is not a batch of what the model reads."""

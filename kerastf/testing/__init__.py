@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 
 from kerastf import config, registry
+from kerastf.errors import ConfigError, PluginError, UnknownNameError
 from kerastf.testing import generic, heads, models, samplers, sequences  # noqa: F401  (they add their checks)
 from kerastf.testing.models import reference_generate
 from kerastf.testing.report import CHECKS, ContractError, Report, run_checks
 from kerastf.testing.subjects import BlockSubject, ModelSubject, Subject
 
-__all__ = ["CHECKS", "ContractError", "Report", "check_block", "check_model", "matrix", "reference_generate"]
+__all__ = [
+    "CHECKS", "ContractError", "Report", "cells", "check_block", "check_model", "matrix", "outcome",
+    "reference_generate",
+]  # fmt: skip
 
 
 def check_block(kind, id, *, level="quick", only=None, **options) -> Report:
@@ -55,35 +59,78 @@ def check_model(id, *, level="quick", only=None, **options) -> Report:
     return run_checks(subject("model", id, options), level, only)
 
 
-def matrix(kind="attention", only=("steps", "fit")) -> Iterator[tuple[tuple[str, str, str], str]]:
+def matrix(kind=None, only=("steps", "fit")) -> Iterator[tuple[tuple[str, str, str], str]]:
     """Tries every block of a kind in every slot of every model family.
 
+    A block gets only its name, and what it cannot do without and the family does not know from its manifest's
+    `example`.
+
     Args:
-        kind: The kind of block.
+        kind: The kind of block; None for all kinds that a model has a slot for.
         only: Names of the model checks to run on each combination.
 
     Yields:
         Family, slot and block, and then `"ok"`, or why the combination is refused or what fails.
     """
-    for family in registry.entries("model"):
-        slots = [s for s in registry.resolve("model", family.id).slots if config.slot_kind(s) == kind]
-        for slot in slots:
-            for block in registry.entries(kind):
-                yield (family.id, slot, block.id), _outcome(family.id, {slot: block.id}, only)
+    for family, slot, block in cells(kind):
+        yield (family, slot, block), outcome(family, slot, block, only)
 
 
-def _outcome(id, slots, only):
-    chosen = subject("model", id, slots)
+def cells(kind=None) -> list[tuple[str, str, str]]:
+    """Family, slot and block of each cell of the matrix. Models are imported, blocks are not.
+
+    Args:
+        kind: The kind of block; None for all.
+    """
+    return [
+        (family.id, slot, block.id)
+        for family in registry.entries("model")
+        for slot in registry.resolve("model", family.id).slots
+        if kind in (None, config.slot_kind(slot))
+        for block in registry.entries(config.slot_kind(slot))
+    ]
+
+
+def outcome(family, slot, block, only=("steps", "fit")) -> str:
+    """What comes of one block in one slot of one family: `"ok"`, why it is refused, or what fails.
+
+    Args:
+        family: Id of the model.
+        slot: The slot.
+        block: Id of the block.
+        only: Names of the model checks to run.
+
+    Examples:
+        >>> import kerastf
+        >>> kerastf.testing.outcome("rnn", "norm", "rms", only=["shapes"])
+        'ok'
+        >>> kerastf.testing.outcome("rnn", "embedding", "patch")
+        "embedding `patch` reads images, and `rnn` reads tokens. Received: embedding='patch'"
+    """
     try:
+        chosen = subject("model", family, {slot: _slot_value(family, slot, block)})
         chosen.make()
-    except (ValueError, LookupError, ImportError) as refusal:
+    except (ConfigError, UnknownNameError, PluginError) as refusal:
         return str(refusal)
+    except Exception as error:
+        # A stranger's block may raise anything; a refusal would say what to write instead.
+        return f"making it fails: {type(error).__name__}: {error}"
     try:
         run_checks(chosen, "quick", only)
     except ContractError as error:
         broken = next(v for v in error.report.verdicts if v.outcome == "FAIL")
         return f"{broken.name} fails: {broken.sentence}"
     return "ok"
+
+
+def _slot_value(family, slot, block):
+    """The name of a block, with the options that it needs and the family does not know."""
+    entry = registry.find(config.slot_kind(slot), block)
+    known = config.options_of(registry.resolve("model", family))
+    own = config.options_of(registry.resolve(entry.kind, block))
+    example = entry.manifest.get("example", {})
+    needed = [n for n, p in own.items() if p.default is p.empty and n not in known and n in example]
+    return {"name": block, **{n: example[n] for n in needed}} if needed else block
 
 
 def subject(kind, id, options=None) -> Subject:

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 
 from kerastf import compat
+from kerastf.counting import cost, in_units
+from kerastf.errors import InputError
 from kerastf.training.recipe import make_optimizer, read
 from kerastf.training.run import build, load_data, load_start, precision
 
@@ -34,8 +36,18 @@ def dry_run(source, settings=()) -> str:
         f"# weights      {_show(sum(map(_bytes, weights)))}",
         f"# gradients    {_show(sum(map(_bytes, trained)))}",
         f"# optimizer    {_show(state)}",
+        f"# activations  {_activations(model, recipe)}",
     ]
     return "\n".join(lines)
+
+
+def _activations(model, recipe):
+    """What a batch leaves for the way back, in words: the outputs of all layers, counted."""
+    try:
+        found = cost(model, batch_size=recipe.data["batch_size"], length=recipe.data.get("length"))
+    except InputError as error:
+        return f"not counted: {error}"
+    return f"{_show(found.activation_bytes)} for a batch; {in_units(3 * found.flops)}FLOPs a step"
 
 
 def _state_per_weight(recipe):

@@ -207,8 +207,12 @@ def check(source, *, task, **options):
             f"There is no task `{task}`.{did_you_mean(nearest(str(task), TASKS))} Tasks: {', '.join(TASKS)}."
         )
     read, own = _origin(source, task)
-    with_text = TASKS[task].tokenizer is not None
-    return read, _options(task, {**COMMON, **TASKS[task].options, **(TEXT if with_text else {}), **own}, options)
+    return read, _options(task, {**task_options(task), **own}, options)
+
+
+def task_options(task):
+    """The options of a task whatever the source, with their defaults."""
+    return {**COMMON, **TASKS[task].options, **(TEXT if TASKS[task].tokenizer is not None else {})}
 
 
 def load(source, *, task, **options):

@@ -4,6 +4,7 @@ Seven tables: `[model]` (its name and options), `[data]`, `[optimizer]`, `[sched
 and `[expect]`. All problems of a recipe come in one error, before anything is read or built.
 """
 
+import contextlib
 import dataclasses
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -269,7 +270,7 @@ def _check_model(found, problems):
         entry = registry.find("model", name)
         cls = registry.resolve("model", entry.id)
         given = {**config.preset_of(entry, name), **{k: v for k, v in model.items() if k != "name"}}
-        config.plan(cls, {**stand_ins(cls, given), **given}, subject=name)
+        config.plan(cls, {**given, **stand_ins(cls, given)}, subject=name)
     except ConfigError as error:
         problems.errors += [ConfigError(p) for p in error.problems]
     except (LookupError, ImportError) as error:
@@ -289,6 +290,12 @@ def stand_ins(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     found = {n: values[n] for n in open_ones if n in values}
     if "tokenizer" in given or "source_tokenizer" in given:
         found = {n: v for n, v in found.items() if "vocab" not in n}
+    head = given.get("head")
+    if head is not None and "head" in known:
+        head = dict(head) if isinstance(head, Mapping) else {"name": head}
+        with contextlib.suppress(LookupError, ImportError, TypeError):  # told elsewhere
+            if "num_classes" in options_of(registry.resolve("head", head.get("name"))):
+                found["head"] = {"num_classes": values["num_classes"], **head}
     return found
 
 

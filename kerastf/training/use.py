@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from kerastf.checkpoint import load_model
+from kerastf.data.loading import task_options
 from kerastf.data.pictures import ImageFiles
 from kerastf.errors import ConfigError
 from kerastf.training.folder import RunFolder
@@ -41,7 +42,7 @@ def evaluate(path, *, source=None, which="best", batch_size=None):
     model.compile()
     changes = {"batch_size": batch_size} if batch_size else {}
     if source is not None:
-        changes |= {"source": str(source), "valid": 0.0, "test": 0.0}
+        recipe = _about(recipe, str(source))
     found = load_data(Recipe({**recipe.tables, "data": {**recipe.data, **changes}}, recipe.name), model)
     parts = {"data": found.train} if source is not None else {"valid": found.valid, "test": found.test}
     return {
@@ -70,6 +71,13 @@ def predict(path, inputs, *, which="best", k=3):
     return PREDICTORS[task](model, list(inputs), RunFolder(path), recipe, k)
 
 
+def _about(recipe, source, **changes):
+    """The recipe with other data, all of which is one part; options of its old source are left out."""
+    known = {"task", *task_options(recipe.data["task"])}
+    kept = {k: v for k, v in recipe.data.items() if k in known}
+    return Recipe({**recipe.tables, "data": {**kept, "source": source, "valid": 0.0, **changes}}, recipe.name)
+
+
 def _ranked(logits, labels, k):
     scores = np.exp(logits - logits.max())
     scores = scores / scores.sum()
@@ -82,10 +90,7 @@ def _ranked(logits, labels, k):
 def _classes(model, texts, folder, recipe, k):
     names = folder.read_json("labels.json")
     records = [{"text": t, "label": names[0] if names else 0} for t in texts]  # the label is not looked at
-    table = {**recipe.data, "source": records, "batch_size": 1, "valid": 0.0}
-    if names:
-        table["classes"] = names
-    found = load_data(Recipe({**recipe.tables, "data": table}, recipe.name), model)
+    found = load_data(_about(recipe, records, batch_size=1, **({"classes": names} if names else {})), model)
     logits = ops.convert_to_numpy(model.predict(found.train.once(), verbose=0)).astype("float64")
     return [{"input": t, **_ranked(row, names, k)} for t, row in zip(texts, logits, strict=True)]
 

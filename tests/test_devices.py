@@ -365,7 +365,7 @@ def test_a_killed_training_ends_with_the_same_weights(tmp_path):
         folder.mkdir()
         command = [sys.executable, str(HERE / "resuming.py"), str(folder), "18", *arguments]
         assert supervise(command, workers=2, restarts=1, silence=300, write=lines.append) == 0
-        starts = [line for line in lines if "starts at" in line]
+        starts = [line for line in lines if line.startswith("[worker 0] starts at")]
         assert starts == ["[worker 0] starts at step 0"] + ["[worker 0] starts at step 8"] * bool(arguments)
         found.append([dict(np.load(folder / str(i) / "18.npz")) for i in range(2)])
     for undisturbed, killed in zip(*found, strict=True):

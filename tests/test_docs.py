@@ -71,7 +71,7 @@ def test_every_picture_is_shown():
         assert {p.name for p in (ROOT / "docs" / "images" / folder).iterdir()} == shown
 
 
-@pytest.mark.parametrize("path", ROOT.glob("docs/images/**/*.json"), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/images/**/*.json")), ids=lambda p: p.stem)
 def test_data_of_pages(path):
     found = json.loads(path.read_text("utf-8"))
     assert path.stat().st_size < 100_000

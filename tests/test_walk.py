@@ -29,8 +29,8 @@ def test_from_the_home_page_to_a_plugin_of_ones_own(tmp_path):
 
     # Install, as the home page says, but for the two words that depend on where we are.
     (_, install), *_ = fences(ROOT / "docs" / "index.md", "bash")
-    assert install.count("python3") == 1 and install.count("install .\n") == 1
-    install = install.replace("python3", sys.executable).replace("install .\n", f"install --quiet {ROOT}\n")
+    assert install.count("python3") == 1 and install.count("install '.[plots]'") == 1
+    install = install.replace("python3", sys.executable).replace("install '.", f"install --quiet '{ROOT}")
     shell(f"set -e\n{install}", tmp_path)
 
     # Its code, from top to bottom, in one file.
@@ -39,6 +39,7 @@ def test_from_the_home_page_to_a_plugin_of_ones_own(tmp_path):
     told = shell("env/bin/python walk.py", tmp_path)
     assert "'multi_head'" in told and "norm `local/halve`" in told
     assert (tmp_path / "small.keras").exists()
+    assert "attention.png" in shell("env/bin/kerastf demo --steps 20", tmp_path)
 
     # The plugin page: its files, then its commands, with the environment switched on.
     for language in ("python", "toml"):

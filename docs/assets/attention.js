@@ -58,7 +58,8 @@ function attentionMap(figure) {
     element("tr", {}, element("td"), ...keys.map((token) => element("th", { scope: "col", "aria-label": heard(token) }, seen(token)))),
     ...cells.map((line, i) => element("tr", {}, element("th", { scope: "row", "aria-label": heard(queries[i]) }, seen(queries[i])), ...line)),
   );
-  if (Math.max(...[...queries, ...keys].map((token) => token.length)) > 2) grid.classList.add("map-words");
+  grid.classList.toggle("map-upright", keys.some((token) => token.length > 2));
+  grid.classList.toggle("map-wide", queries.some((token) => token.length > 3));
   const picture = element("details", {}, element("summary", {}, "The picture"), ...figure.childNodes);
   figure.append(
     element("figcaption", {}, title), choices,

@@ -70,7 +70,11 @@ def _parser() -> argparse.ArgumentParser:
         "matrix", _matrix, "Try every block in every model, and say why where one does not fit. Takes a while."
     )
     command.add_argument("--kind", help="only blocks of this kind (all that a model has a slot for)")
-    command.add_argument("--json", metavar="FILE", help="also write what came of each cell to a file")
+    command.add_argument("--model", help="only this model family")
+    command.add_argument("--block", help="only the block of this id")
+    command.add_argument(
+        "--json", metavar="FILE", help="also write what came of it; what the file says of cells not tried now is kept"
+    )
 
     command = add(
         "train", _train, "Train what a recipe says. Killed or stopped, the same command goes on where it was.",
@@ -216,26 +220,41 @@ def _check(options):
 
 
 def _matrix(options):
-    import json
-
     from kerastf import testing
     from kerastf.checkpoint import atomic
-    from kerastf.slots import slot_kind
 
     if options.kind:
         registry.require_kind(options.kind)
     _quiet()
-    rows = []
+    found = {}
     with atomic(options.json) if options.json else contextlib.nullcontext() as file:
-        for (family, slot, block), outcome in testing.matrix(options.kind):
-            print(f"{family + '.' + slot:<28} {block:<26} {outcome}", flush=True)
-            rows.append({"model": family, "slot": slot, "kind": slot_kind(slot), "block": block, "outcome": outcome})
+        for cell, outcome in testing.matrix(options.kind, model=options.model, block=options.block):
+            print(f"{'.'.join(cell[:2]):<28} {cell[2]:<26} {outcome}", flush=True)
+            found[cell] = outcome
         if file:
-            file.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", "utf-8")
-    if not rows:
-        print(f"No model has a slot for {options.kind}.", file=sys.stderr)
+            file.write_text(_merged(options.json, found, testing.cells()), "utf-8")
+    if not found:
+        print("No model has a slot for such a block.", file=sys.stderr)
         return 2
-    return 1 if any(" fails: " in row["outcome"] for row in rows) else 0
+    return 1 if any(" fails: " in outcome for outcome in found.values()) else 0
+
+
+def _merged(path, found, cells):
+    """What a file of the matrix says once `found` is in it: one line per cell that there is, in their order."""
+    import json
+
+    from kerastf.slots import slot_kind
+
+    known = {}
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
+        known = {(row["model"], row["slot"], row["block"]): row["outcome"] for row in json.load(file)}
+    known.update(found)
+    rows = [
+        {"model": model, "slot": slot, "kind": slot_kind(slot), "block": block, "outcome": known[model, slot, block]}
+        for model, slot, block in cells
+        if (model, slot, block) in known
+    ]
+    return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
 
 
 def _train(options):

@@ -230,6 +230,12 @@ def _fill(cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, An
                     f"{' or '.join(cls.reads)}. Received: {slot}={short(options[slot])}"
                 )
                 unmet.append(spec["name"])
+            elif kind == "head" and "two_directions" in supports and "two_directions" not in cls.gives:
+                problems.add(
+                    f"{kind} `{spec['name']}` reads a forward and a backward reader side by side, and "
+                    f"`{cls.registry_entry.id}` has one. Received: {slot}={short(options[slot])}"
+                )
+                unmet.append(spec["name"])
             elif lacking := needs.get(slot, set()) - supports:
                 problems.add(_unmet(kind, spec, lacking, options))
                 unmet.append(spec["name"])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerastf import config, counting, registry, schema
+from kerastf.errors import InputError
 
 
 @dataclass
@@ -87,7 +88,7 @@ def info(id: str, kind: str | None = None) -> Info:
     presets = registry.presets(entry)
     if wanted is not None:
         presets = {wanted: config.preset_of(entry, id)}
-    costs = {p: counting.cost(f"{entry.id}.{p}") for p, o in presets.items() if _is_whole(cls, o)}
+    costs = {p: _costs(f"{entry.id}.{p}") for p, o in presets.items() if _is_whole(cls, o)}
     return Info(
         id=entry.id,
         kind=entry.kind,
@@ -96,8 +97,8 @@ def info(id: str, kind: str | None = None) -> Info:
         supports=sorted(getattr(cls, "supports", ())),
         options=option_texts(cls),
         presets=presets,
-        parameters={p: cost.parameters for p, cost in costs.items()},
-        flops={p: flops_text(cost) for p, cost in costs.items()},
+        parameters={p: parameters for p, (parameters, _) in costs.items()},
+        flops={p: text for p, (_, text) in costs.items() if text},
         references=_references(cls),
     )
 
@@ -161,8 +162,17 @@ def preset_texts(entry: Any, preset: str, vocab_size: int = 10_000) -> tuple[str
     """
     options = registry.presets(entry)[preset]
     open_size = not _is_whole(registry.resolve("model", entry.id), options)
-    cost = counting.cost(f"{entry.id}.{preset}", **({"vocab_size": vocab_size} if open_size else {}))
-    return f"{cost.parameters:,}" + (f" with {vocab_size:,} tokens" if open_size else ""), flops_text(cost)
+    count, text = _costs(f"{entry.id}.{preset}", **({"vocab_size": vocab_size} if open_size else {}))
+    return f"{count:,}" + (f" with {vocab_size:,} tokens" if open_size else ""), text
+
+
+def _costs(id: str, **options: Any) -> tuple[int, str]:
+    """Parameters, and arithmetic in words; no words for a plugin's family that does not say what its input is."""
+    try:
+        cost = counting.cost(id, **options)
+    except InputError:
+        return count_parameters(id, **options), ""
+    return cost.parameters, flops_text(cost)
 
 
 def flops_text(cost: "counting.Cost") -> str:

@@ -7,11 +7,14 @@ Written for Keras 3.15.
 
 import contextlib
 import contextvars
+import threading
 
 import keras
 from keras import KerasTensor
 
 _listener = contextvars.ContextVar("listener", default=None)
+_one_at_a_time = threading.RLock()  # the hooks are the whole process's
+_ABSENT = object()
 
 
 class Listener:
@@ -59,7 +62,7 @@ def run(model, inputs, listener):
         heard.append(listener())
         token = _listener.set(heard[-1])
         try:
-            with _hooks():
+            with _one_at_a_time, _hooks():
                 model(inputs, training=False)
         finally:
             _listener.reset(token)
@@ -90,28 +93,26 @@ def _hooks():
         (backend.core, "custom_gradient", _unless_listening(backend.core.custom_gradient, _forward_only)),
         # Without these, a constant to the left of a Keras tensor would try to compute with it.
         (KerasTensor, "__array_ufunc__", None),
-        (KerasTensor, "__jax_array__", None),
+        (KerasTensor, "__jax_array__", _ABSENT),
     ]
     for sign in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
         left, right = getattr(Variable, f"__{sign}__"), getattr(KerasTensor, f"__r{sign}__")
         changes.append((Variable, f"__{sign}__", _variable_first(left, right)))
     before = [(owner, name, vars(owner).get(name, _ABSENT)) for owner, name, _ in changes]
     try:
-        for owner, name, new in changes:
-            if (owner, name) == (KerasTensor, "__jax_array__"):
-                delattr(owner, name)
-            else:
-                setattr(owner, name, new)
+        for change in changes:
+            _set(*change)
         yield
     finally:
-        for owner, name, old in before:
-            if old is not _ABSENT:
-                setattr(owner, name, old)
-            elif name in vars(owner):
-                delattr(owner, name)
+        for change in before:
+            _set(*change)
 
 
-_ABSENT = object()
+def _set(owner, name, value):
+    if value is not _ABSENT:
+        setattr(owner, name, value)
+    elif name in vars(owner):
+        delattr(owner, name)
 
 
 def _unless_listening(original, new):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import keras
 import numpy as np
@@ -148,6 +149,31 @@ def test_seq2seq_grows_with_both_lengths():
     pairs = d - b - c + a
     assert pairs % 100 == 0 and pairs / 100 > 3 * units
     assert count(30, 10) - b == b - a  # linear in the source
+
+
+def test_layers_of_keras_by_hand():
+    lstm = keras.layers.LSTM(8, return_sequences=True)
+    lstm.build((None, 5, 4))
+    cost = kerastf.cost(lstm, inputs=keras.KerasTensor((2, 5, 4)))
+    # Per step and row: both products, their sum and the bias, three gates, tanh twice, and c and h.
+    assert cost.flops == 2 * 5 * (2 * (4 + 8) * 32 + 2 * 32 + (3 + 2 + 4) * 8) and cost.parameters == (4 + 8 + 1) * 32
+    attention = keras.layers.MultiHeadAttention(2, 8)
+    x = keras.Input((6, 16))
+    cost = kerastf.cost(keras.Model(x, attention(x, x)))
+    assert not cost.missed
+    products = 4 * 2 * 6 * 16 * 16 + 2 * 2 * 2 * 6 * 6 * 8
+    assert products < cost.flops < 1.1 * products
+
+
+def test_threads_do_not_disturb_each_other():
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(kerastf.flops("gpt", **SIZES["gpt"]))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [kerastf.flops("gpt", **SIZES["gpt"])] * 3
+    assert "__jax_array__" in vars(keras.KerasTensor) and "__array_ufunc__" not in vars(keras.KerasTensor)
 
 
 def test_batches_are_proportional():
@@ -421,10 +447,10 @@ def test_the_table_adds_up():
 def test_large_ones_take_seconds():
     import time
 
-    start = time.perf_counter()
+    start = time.process_time()
     cost = kerastf.cost("gpt.gpt2_xl")
     assert cost.parameters == 1_557_611_200 and cost.inputs == {"tokens": (1, 1024)}
-    assert time.perf_counter() - start < 30  # three where nothing else runs
+    assert time.process_time() - start < 30  # three where it is measured alone
 
 
 @pytest.mark.parametrize(

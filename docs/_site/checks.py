@@ -117,6 +117,20 @@ def names_without_page(pages, entries):
     ]
 
 
+def matrix_problems(rows, cells):
+    """What is wrong with the file of the matrix: cells that were never tried, that are gone, or that fail.
+
+    Args:
+        rows: What `kerastf matrix --json` wrote.
+        cells: Family, slot and block of every cell that there is.
+    """
+    told = {(row["model"], row["slot"], row["block"]): row["outcome"] for row in rows}
+    command = "kerastf matrix --block {} --json docs/_site/matrix.json"
+    found = [f"{'.'.join(c[:2])} {c[2]} was never tried. Run: {command.format(c[2])}" for c in cells if c not in told]
+    found += [f"{'.'.join(c[:2])} {c[2]} is gone. Run: {command.format(c[2])}" for c in told if c not in cells]
+    return found + [f"{'.'.join(c[:2])} {c[2]}: {text}" for c, text in told.items() if " fails: " in text]
+
+
 def build(docs, site):
     """Builds the pages of a folder as strictly as `make docs` does, with the rules of `mkdocs.yml` but plain looks.
 

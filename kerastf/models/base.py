@@ -19,11 +19,14 @@ class Model(keras.Model):
         needs: By slot: what its blocks must support.
         reads: What its input may be: `"tokens"`, `"characters"` where words may come as rows of characters, `"images"`,
             `"vectors"`. An embedding that reads something else is refused.
+        gives: `"two_directions"` where features are those of a forward and a backward reader side by side. A head that
+            wants them is refused elsewhere.
     """
 
     slots: ClassVar[dict[str, bool]] = {}
     needs: ClassVar[dict[str, tuple[str, ...]]] = {}
     reads: ClassVar[tuple[str, ...]] = ("tokens",)
+    gives: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def complete(cls, options: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class ELMo(Model):
 
     slots = {"cell": True, "embedding": False, "head": False}  # noqa: RUF012
     reads = ("tokens", "characters")
+    gives = ("two_directions",)
 
     def __init__(
         self, vocab_size: int | None = None, *, dim: int = 512, units: int = 4096, num_layers: int = 2,
@@ -157,6 +158,11 @@ class ELMo(Model):
                 f"The features have seen the word that `{head['name']}` is to predict. Write "
                 f"head='bidirectional_language_model'. Received: head={options['head']!r}"
             )
+        if head.get("tied") and "two_directions" not in predicts:
+            found.append(
+                f"A tied head needs features as wide as the embedding, and the mix of both directions is twice as wide. "
+                f"Write tied=False. Received: head={options['head']!r}"
+            )
         if set(widths) != {options["dim"]}:
             found.append(
                 f"Each cell must be as wide as the embedding, dim={options['dim']}. Received: outputs "
@@ -170,7 +176,10 @@ class ELMo(Model):
         shared = {k: v for k, v in options.items() if k != "dropout"}
         try:
             _, (embedding,) = config.expand_slot("embedding", options["embedding"], None)
+            _, (head,) = config.expand_slot("head", options["head"], None)
+            # Each direction is as wide as the embedding; what other heads read, the mix of both, is twice as wide.
             tied = "tied" in resolve("embedding", embedding["name"]).supports
+            tied = tied and "two_directions" in resolve("head", head["name"]).supports
         except (ValueError, LookupError, ImportError):
             tied = False
         return {**shared, "projection": options["dim"], "tied": tied, "pooling": "mean"}

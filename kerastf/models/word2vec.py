@@ -357,7 +357,7 @@ class Word2Vec(Model):
 
 
 def _are_windows(targets):
-    return targets is not None and len(targets.shape) == 3
+    return hasattr(targets, "shape") and len(targets.shape) == 3  # some heads have a dict of targets
 
 
 def _score(right, asked, skipped):

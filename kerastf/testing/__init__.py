@@ -59,7 +59,7 @@ def check_model(id, *, level="quick", only=None, **options) -> Report:
     return run_checks(subject("model", id, options), level, only)
 
 
-def matrix(kind=None, only=("steps", "fit")) -> Iterator[tuple[tuple[str, str, str], str]]:
+def matrix(kind=None, only=("steps", "fit"), *, model=None, block=None) -> Iterator[tuple[tuple[str, str, str], str]]:
     """Tries every block of a kind in every slot of every model family.
 
     A block gets only its name, and what it cannot do without and the family does not know from its manifest's
@@ -68,26 +68,32 @@ def matrix(kind=None, only=("steps", "fit")) -> Iterator[tuple[tuple[str, str, s
     Args:
         kind: The kind of block; None for all kinds that a model has a slot for.
         only: Names of the model checks to run on each combination.
+        model: Id of the only family to try; None for all.
+        block: Id of the only block to try; None for all.
 
     Yields:
         Family, slot and block, and then `"ok"`, or why the combination is refused or what fails.
     """
-    for family, slot, block in cells(kind):
-        yield (family, slot, block), outcome(family, slot, block, only)
+    for cell in cells(kind, model, block):
+        yield cell, outcome(*cell, only)
 
 
-def cells(kind=None) -> list[tuple[str, str, str]]:
+def cells(kind=None, model=None, block=None) -> list[tuple[str, str, str]]:
     """Family, slot and block of each cell of the matrix. Models are imported, blocks are not.
 
     Args:
         kind: The kind of block; None for all.
+        model: Id of the only family; None for all.
+        block: Id of the only block; None for all.
     """
     return [
-        (family.id, slot, block.id)
+        (family.id, slot, entry.id)
         for family in registry.entries("model")
+        if model in (None, family.id)
         for slot in registry.resolve("model", family.id).slots
         if kind in (None, config.slot_kind(slot))
-        for block in registry.entries(config.slot_kind(slot))
+        for entry in registry.entries(config.slot_kind(slot))
+        if block in (None, entry.id)
     ]
 
 

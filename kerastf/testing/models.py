@@ -136,7 +136,6 @@ def fit(subject):
     if targets is None:
         raise NotAsked("its head has no loss of its own")
     model.compile("adamw")
-    model.optimizer.build(model.trainable_variables)  # as `fit` would; TensorFlow then traces the step once, not twice
     x = inputs if len(inputs) > 1 else next(iter(inputs.values()))
     # Measured without dropout, whose noise is larger than what a few steps gain.
     before = model.evaluate(x, targets, batch_size=8, verbose=0, return_dict=True)["loss"]

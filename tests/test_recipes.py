@@ -103,7 +103,7 @@ MISTAKES = [
     (mistake(model={"start": "runs/a", "dim": 8}), "A model that starts from a file has its options from there; only its head may be another. Received: dim=8"),
     (mistake(data={}), "[data] needs `source`. Received: nothing for `source`"),
     (mistake(data={"source": "embedded:corpse"}), "[data]: There is no embedded set `corpse`. Did you mean `corpus` or `copy`? "),
-    (mistake(data={"source": "embedded:corpus", "lenght": 5}), "[data]: The task `language` from this source has no option `lenght` Did you mean `length`?"),
+    (mistake(data={"source": "embedded:corpus", "lenght": 5}), "[data]: The task `language` from this source has no option `lenght` (did you mean `length`?). "),
     (mistake(callbacks=[{"name": "EarlyStoping"}]), "A callback is a table with the name of one of Keras's. Did you mean `EarlyStopping`? Received: {'name': 'EarlyStoping'}"),
     (mistake(callbacks=[{"name": "LambdaCallback", "on_epoch": 1}]), "A callback is a table with the name of one of Keras's. "),
     (mistake(callbacks=[{"name": "EarlyStopping", "patiense": 1}]), "callback `EarlyStopping`: "),

@@ -160,8 +160,8 @@ class ELMo(Model):
             )
         if head.get("tied") and "two_directions" not in predicts:
             found.append(
-                f"A tied head needs features as wide as the embedding; the mix of both directions is twice as wide. Write "
-                f"tied=False. Received: head={options['head']!r}"
+                "A tied head needs features as wide as the embedding; the mix of both directions is twice as wide. "
+                f"Write tied=False. Received: head={options['head']!r}"
             )
         if set(widths) != {options["dim"]}:
             found.append(

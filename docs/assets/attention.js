@@ -14,14 +14,15 @@ function element(name, attributes = {}, ...children) {
 
 // A token that can be seen, and one that can be heard.
 const seen = (token) => token.replaceAll(" ", "␣").replaceAll("\n", "⏎");
-const heard = (token) => ({ " ": "space", "\n": "new line", ",": "comma", ".": "full stop", "-": "hyphen" }[token] ?? token);
+const spoken = { " ": "space", "\n": "new line", ",": "comma", ".": "full stop", "-": "hyphen" };
+const heard = (token) => spoken[token] ?? token;
 const percent = (thousandths) => (thousandths > 0 && thousandths < 10 ? "< 1 %" : `${Math.round(thousandths / 10)} %`);
 
 // Where an arrow key leads in a row or a grid; undefined for other keys.
 function moved(key, row, column, rows, columns) {
   const places = {
-    ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1], ArrowUp: [row - 1, column], ArrowDown: [row + 1, column],
-    Home: [row, 0], End: [row, columns - 1],
+    ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1], Home: [row, 0], End: [row, columns - 1],
+    ArrowUp: [row - 1, column], ArrowDown: [row + 1, column],
   };
   if (!(key in places)) return undefined;
   const [r, c] = places[key];
@@ -48,15 +49,17 @@ function attentionMap(figure) {
     ...(heads.length > 1 ? [select("Head", [...heads, "mean of all"], head, (n) => { head = n; draw(); })] : []),
   );
   const asking = queries.map((token) => element("span", { role: "radio", "aria-label": heard(token) }, seen(token)));
-  const row = element("div", { class: "map-tokens", role: "radiogroup", "aria-label": "The token that looks" }, ...asking);
+  const group = { class: "map-tokens", role: "radiogroup", "aria-label": "The token that looks" };
+  const row = element("div", group, ...asking);
   const shares = keys.map((token) => element("li", {}, seen(token), element("span", { class: "map-share" })));
   const answers = element("ol", { class: "map-tokens map-answers", "aria-label": "What it looks at" }, ...shares);
   const said = element("p", { class: "map-said", "aria-live": "polite" });
   const cells = queries.map(() => keys.map(() => element("td", { role: "gridcell" })));
+  const header = (scope, token) => element("th", { scope, "aria-label": heard(token) }, seen(token));
   const grid = element(
     "table", { class: "map-grid", role: "grid", "aria-label": `${title}: each row is a token that looks` },
-    element("tr", {}, element("td"), ...keys.map((token) => element("th", { scope: "col", "aria-label": heard(token) }, seen(token)))),
-    ...cells.map((line, i) => element("tr", {}, element("th", { scope: "row", "aria-label": heard(queries[i]) }, seen(queries[i])), ...line)),
+    element("tr", {}, element("td"), ...keys.map((token) => header("col", token))),
+    ...cells.map((line, q) => element("tr", {}, header("row", queries[q]), ...line)),
   );
   grid.classList.toggle("map-upright", keys.some((token) => token.length > 2));
   grid.classList.toggle("map-wide", queries.some((token) => token.length > 3));
@@ -99,7 +102,8 @@ function attentionMap(figure) {
       line[0].parentNode.classList.toggle("map-chosen", q === query);
       line.forEach((cell, k) => { cell.tabIndex = q === query && k === (key ?? 0) ? 0 : -1; });
     });
-    const best = key === null ? now.map((w, k) => k).sort((a, b) => now[b] - now[a]).slice(0, 3).filter((k) => now[k] >= 10) : [key];
+    const strongest = now.map((_, k) => k).sort((a, b) => now[b] - now[a]).slice(0, 3);
+    const best = key === null ? strongest.filter((k) => now[k] >= 10) : [key];
     const told = best.map((k) => `“${seen(keys[k])}” (${k + 1}) ${percent(now[k])}`);
     said.textContent = `“${seen(queries[query])}” (${query + 1}) looks at ${told.join(", ")}`;
   }

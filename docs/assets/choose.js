@@ -1,9 +1,9 @@
 // The page where blocks are chosen.
 //
-// `<div class="chooser">` holds the costs as JSON, put there when the site is built, and a table of them, which stays for
-// those who have no script. By family: `slots` with their blocks, `refused` choices with the reasons, and `presets` with
-// the blocks they have, what they cost, and how each other block changes that. `choices.py` wrote it; `total` there and
-// here are the same.
+// `<div class="chooser">` holds the costs as JSON, put there when the site is built, and tables of them, which stay for
+// those who have no script. By family: `slots` with their blocks, `refused` choices with the reasons, and `presets`
+// with the blocks they have, what they cost, and how each other block changes that. `choices.py` wrote it; `total`
+// there and here are the same.
 "use strict";
 
 function chooser(place) {
@@ -70,19 +70,23 @@ function chooser(place) {
   const table = element(
     "table", { class: "chooser-costs" },
     element("caption", {}, "What it costs"),
-    element("thead", {}, element("tr", {}, ...["", "preset", "yours", "change"].map((t) => (t ? element("th", { scope: "col" }, t) : element("td"))))),
+    element("thead", {}, element("tr", {}, element("td"), ...["preset", "yours", "change"].map(
+      (text) => element("th", { scope: "col" }, text),
+    ))),
     body,
   );
   const stays = element("details", {}, element("summary", {}, "All of it as a table"), ...place.childNodes);
-  place.append(model, slots, element("div", { class: "chooser-call" }, element("pre", {}, code), copy, back), why, table, stays);
+  const typed = element("div", { class: "chooser-call" }, element("pre", {}, code), copy, back);
+  place.append(model, slots, typed, why, table, stays);
 
   function build() {
     const presets = Object.keys(families[family].presets);
     if (!presets.includes(preset)) [preset] = presets;
     chosen = { ...families[family].presets[preset].default };
+    const focus = (number) => model.querySelectorAll("select")[number].focus(); // the boxes were made anew
     model.replaceChildren(
-      select("Family", Object.keys(families), family, (name) => { family = name; build(); model.querySelector("select").focus(); }),
-      select("Preset", presets, preset, (name) => { preset = name; build(); model.querySelectorAll("select")[1].focus(); }),
+      select("Family", Object.keys(families), family, (name) => { family = name; build(); focus(0); }),
+      select("Preset", presets, preset, (name) => { preset = name; build(); focus(1); }),
     );
     buildSlots();
   }
@@ -98,7 +102,9 @@ function chooser(place) {
   function draw() {
     const { default: usual, cost } = families[family].presets[preset];
     const different = Object.keys(chosen).filter((slot) => chosen[slot] !== usual[slot]);
-    const reasons = families[family].refused.filter(({ when }) => Object.entries(when).every(([s, n]) => chosen[s] === n));
+    const reasons = families[family].refused.filter(
+      ({ when }) => Object.entries(when).every(([slot, name]) => chosen[slot] === name),
+    );
     code.textContent = call(different);
     why.replaceChildren(...reasons.map((r) => element("p", {}, `Refused: ${r.why}`)));
     const sums = reasons.length ? null : total(different);
@@ -110,7 +116,8 @@ function chooser(place) {
         return made;
       };
       const ratio = sums ? sums[i] / cost[i] - 1 : 0;
-      const share = Math.abs(ratio) < 0.0005 ? "none" : `${ratio > 0 ? "+" : "−"}${Number((100 * Math.abs(ratio)).toPrecision(3))} %`;
+      const size = Number((100 * Math.abs(ratio)).toPrecision(3));
+      const share = size < 0.005 ? "none" : `${ratio > 0 ? "+" : "−"}${size} %`;
       const kind = share === "none" ? "usual" : ratio > 0 ? "more" : "less";
       return element(
         "tr", {}, element("th", { scope: "row" }, names[measure]),

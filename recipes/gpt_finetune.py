@@ -4,8 +4,8 @@ Command:  python recipes/gpt_finetune.py                                   (gene
           python recipes/gpt_finetune.py --folder surnames                 (FOLDER/CLASS.txt, one text per line)
           python recipes/gpt_finetune.py --file reviews.jsonl              (text and label; .csv and .tsv too)
           python recipes/gpt_finetune.py --file reviews.jsonl --unlabelled more.txt
-Minutes:  MINUTES
-Expected: EXPECTED
+Minutes:  6 for two seeds on a GPU through JAX
+Expected: opinions, 64 labels a class, one seed: 0.682 against 0.585; surnames, 16 labels a class: 0.278 fine-tuned
 
 All texts but the test's, without their labels, are the text to pre-train on; `--per-class` of them keep their labels.
 Both models see the same labels for the same number of steps, with the same rates to choose from: the best of each on
@@ -34,7 +34,7 @@ def arguments():
     parser.add_argument("--unlabelled", type=Path, help="more text to pre-train on, a line each")
     parser.add_argument("--tokenizer", help="character, word, wordpiece, ... (by what is read)")
     parser.add_argument("--length", type=int, help="the most tokens of a text (by what is read)")
-    parser.add_argument("--per-class", type=int, default=16, help="labelled texts of each class (16)")
+    parser.add_argument("--per-class", type=int, default=64, help="labelled texts of each class (64)")
     parser.add_argument("--steps", type=int, default=1500, help="steps of pre-training (1500)")
     parser.add_argument("--tune-steps", type=int, default=300, help="steps of fine-tuning (300)")
     parser.add_argument("--seeds", type=int, default=5, help="how many draws of labels (5)")

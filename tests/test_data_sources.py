@@ -351,7 +351,7 @@ FILES = {
 }  # fmt: skip
 LOST = "There is no such file, folder or pattern of files; a source may also begin with embedded: or tfds:."
 MISTAKES = [
-    ("embedded:corpus", "languages", {}, "There is no task `languages`. Did you mean `language`? Tasks: language, masked, masked_pairs, classification, tagging, span, translation, bidirectional, word_vectors, images."),
+    ("embedded:corpus", "languages", {}, "There is no task `languages`. Did you mean `language`? Tasks: language, sequences, masked, masked_pairs, classification, tagging, span, translation, bidirectional, word_vectors, images."),
     ("embedded:corpsu", "language", {}, "There is no embedded set `corpsu`. Did you mean `corpus` or `copy`? Sets: corpus, stories, analogies, dates, reversals, copy, reverse, sort, addition, sentiment, two_senses, tagged_sentences, shapes, digits."),
     ("embedded:dates", "tagging", {}, "`embedded:dates` is for translation. For tagging there are: embedded:tagged_sentences. Received: task='tagging'"),
     ("no.txt", "images", {"lenght": 3, "flipped": True}, "The task `images` from this source has no option `lenght`, `flipped` (did you mean `flip`?). Options: batch_size, seed, valid, static, shuffle, classes, shift, flip, keys. Received: flipped, lenght"),

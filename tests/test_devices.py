@@ -333,13 +333,14 @@ except KeyboardInterrupt:
     whole = [sys.executable, "-m", "kerastf.training.supervisor", "--workers", "2", "--", *script(tmp_path, text)]
     process = subprocess.Popen(whole)
     try:
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 240
         while len(list(marks.glob("ready*"))) < 2 and time.monotonic() < limit:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=60) == 130
     finally:
         process.kill()
+        process.wait()
     assert {p.name for p in marks.iterdir()} == {"ready0", "ready1", "interrupted0", "interrupted1"}
 
 

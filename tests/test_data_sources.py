@@ -377,7 +377,6 @@ MISTAKES = [
     ("broken.tfrecord", "classification", {}, "broken.tfrecord is damaged or not a TFRecord file."),
     ("broken.json", "span", {}, "broken.json is not in SQuAD's format (JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1))."),
     ("one.txt", "language", {"valid": 0, "tokenizer": "bytes", "length": 8}, "train: A window and its target need 9 tokens. Received: 3 tokens, length=8"),
-    (LABELLED, "classification", {"batch_size": 9, "valid": 0, "tokenizer": "bytes"}, "`batch_size` is larger than the data: give more of it, or a smaller batch. Received: batch_size=9, rows=6"),
     (LABELLED, "classification", {"classes": ["good", "fair"]}, "Each label must be one of `classes`, which are good, fair. Received: 'bad'"),
     ([], "classification", {}, "There is nothing to make batches of. Received: 0 records"),
     ((["a"], [0, 1]), "classification", {}, "Columns have as many rows as each other. Received: 1 text, 2 label"),
@@ -428,3 +427,13 @@ def test_a_large_file_that_is_wrong(files, tmp_path):
         )
     )
     assert "Make it with special_tokens=('unknown',) to accept others." in message
+
+
+def test_a_batch_larger_than_the_data_is_for_evaluation_only():
+    feed = data.load(LABELLED, task="classification", batch_size=9, valid=0, tokenizer="bytes").train
+    assert sum(len(y) for _, y in feed.once()) == 6
+    with pytest.raises(InputError) as error:
+        feed.dataset()
+    assert str(error.value) == (
+        "`batch_size` is larger than the data: give more of it, or a smaller batch. Received: batch_size=9, rows=6"
+    )

@@ -93,7 +93,8 @@ MISTAKES = [
     (mistake(schedule={"warmup": 5}), "[schedule]: a constant rate has no warmup and no end. Received: warmup=5, end=0.0"),
     (mistake(schedule={"name": "cosine", "warmup": 1000}), "[schedule]: `warmup` must be less than the 1000 steps. Received: warmup=1000"),
     (mistake(schedule={"name": "inverse_square_root"}), "[schedule]: inverse_square_root needs `warmup` of at least 1. Received: warmup=0"),
-    (mistake(optimizer={"rate": 0.0}), "[optimizer]: `rate` must be positive. Received: rate=0.0"),
+    (mistake(optimizer={"rate": 0.0}), "[optimizer]: `rate` must be a positive number. Received: rate=0.0"),
+    (mistake(optimizer={"rate": float("inf")}), "[optimizer]: `rate` must be a positive number. Received: rate=inf"),
     (mistake(optimizer={"average": 1.5}), "[optimizer]: `average` must be in (0, 1). Received: average=1.5"),
     (mistake(expect={"metric": "loss"}), "[expect]: give one of `at_most` and `at_least`."),
     (mistake(expect={"at_most": 1.0}), "[expect] needs `metric`. Received: nothing for `metric`"),
@@ -108,6 +109,7 @@ MISTAKES = [
     (mistake(callbacks=[{"name": "LambdaCallback", "on_epoch": 1}]), "A callback is a table with the name of one of Keras's. "),
     (mistake(callbacks=[{"name": "EarlyStopping", "patiense": 1}]), "callback `EarlyStopping`: "),
     (mistake(data="corpus"), "`data` must be a table. Received: data='corpus'"),
+    (lambda: training.train({**GOOD, "training": 5}), "`training` must be a table. Received: training=5"),
     (lambda: training.read_recipe("gpt.nano", ["steps=5"]), "A setting looks like training.steps=500. Received: 'steps=5'"),
 ]  # fmt: skip
 

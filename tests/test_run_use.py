@@ -80,6 +80,15 @@ def test_classes_have_their_names(opinions):
     )
 
 
+def test_classes_of_a_file_keep_the_numbers_of_the_run(opinions, tmp_path):
+    """A file that has one class only: its number is 1 in the run, and would be 0 by itself."""
+    path = tmp_path / "positive.jsonl"
+    texts = [line for line, label in data.sentiment(40, seed=3) if label == "positive"]
+    path.write_text("".join(json.dumps({"text": t, "label": "positive"}) + "\n" for t in texts))
+    told = [f["label"] == "positive" for f in training.predict(opinions, texts)]
+    assert training.evaluate(opinions, source=path)["data"]["accuracy"] == pytest.approx(np.mean(told), abs=1e-6)
+
+
 def test_images_by_their_files(tmp_path):
     import tensorflow as tf
 

@@ -17,6 +17,7 @@ from kerastf import training
 from kerastf.checkpoint import load_model
 from kerastf.errors import ConfigError
 from kerastf.training import checkpoints
+from kerastf.training.run import Runner
 
 TINY = [
     "data.source=embedded:corpus", "data.size=4000", "data.length=12", "data.batch_size=4", "model.max_length=12",
@@ -188,18 +189,52 @@ def test_stopped_by_the_user_it_is_saved_at_that_step(undisturbed, tmp_path):
     assert rows(out) == rows(undisturbed[0])
 
 
-def test_what_is_no_number_stops_the_run(tmp_path, capsys):
+def test_what_is_no_number_stops_the_run(tmp_path, monkeypatch):
+    """A weight is spoilt before step 8; the model of step 6, the last that was saved, is kept."""
+
+    def spoil(self, batch, logs=None):
+        if batch == 7:
+            weight = self.model.trainable_variables[0]
+            weight.assign(np.full(weight.shape, np.nan, "float32"))
+
+    monkeypatch.setattr(Runner, "on_train_batch_begin", spoil)
     out = tmp_path / "run"
-    settings = [*TINY, "training.steps=40", "training.save_every=2", "optimizer.name=sgd", "optimizer.rate=1e20"]
+    settings = [*TINY, "training.steps=40", "training.save_every=3", "training.jit_compile=false"]
     with pytest.raises(training.TrainingStopped) as error:
-        training.train("gpt", out, settings=settings)
-    assert "no number" in str(error.value) or "The loss is" in str(error.value)
-    assert "its batch is in bad_batch.npz" in str(error.value)
+        training.train("gpt", out, settings=settings, stream=io.StringIO())
+    assert str(error.value) == (
+        "The loss is nan at step 8; its batch is in bad_batch.npz; last.keras holds the model of step 6, the last sound "
+        "one. A lower rate or clipnorm may help."
+    )
     with np.load(out / "bad_batch.npz") as batch:
         assert batch["arr_0"].shape == (4, 12)
-    if (out / "last.keras").exists():
-        model = load_model(out / "last.keras", compile=False)
-        assert all(np.all(np.isfinite(w.numpy())) for w in model.weights)
+    assert checkpoints.saved_steps(out / "checkpoints") == [6, 3]
+    kept = load_model(out / "last.keras", compile=False)
+    with zipfile.ZipFile(out / "checkpoints" / "step-000000006.zip") as archive:
+        first = np.lib.format.read_array(io.BytesIO(archive.read("0.npy")))
+    np.testing.assert_array_equal(kept.weights[0].numpy(), first)
+
+
+def test_weights_that_are_no_numbers_are_never_saved(tmp_path, monkeypatch):
+    """A step whose loss was a number leaves weights that are none."""
+    after = Runner.on_train_batch_end
+
+    def spoil(self, batch, logs=None):
+        if batch == 1:
+            weight = self.model.trainable_variables[0]
+            weight.assign(np.full(weight.shape, np.inf, "float32"))
+        return after(self, batch, logs)
+
+    monkeypatch.setattr(Runner, "on_train_batch_end", spoil)
+    out = tmp_path / "run"
+    settings = [*TINY, "training.steps=40", "training.save_every=2", "training.jit_compile=false"]
+    with pytest.raises(training.TrainingStopped) as error:
+        training.train("gpt", out, settings=settings, stream=io.StringIO())
+    assert str(error.value) == (
+        "After step 2 the variable embedding/matrix holds what is no number; its batch is in bad_batch.npz; no model was "
+        "saved before. A lower rate or clipnorm may help."
+    )
+    assert checkpoints.saved_steps(out / "checkpoints") == [] and not (out / "last.keras").exists()
 
 
 def test_one_process_at_a_time(tmp_path):

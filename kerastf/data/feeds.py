@@ -119,6 +119,11 @@ class Feed:
         if not isinstance(start, int) or start < 0:
             raise InputError(f"`start` must be at least 0. Received: start={start!r}")
         self._check(shard)
+        if self.steps == 0:
+            raise InputError(
+                "`batch_size` is larger than the data: give more of it, or a smaller batch. "
+                f"Received: batch_size={self.batch_size}, rows={len(self.batches.rows)}"
+            )
         if keras.backend.backend() != "tensorflow" and hasattr(self.batches, "at"):
             return _PyFeed(self, start, shard)
         spec = resized(self.element_spec, self.batch_size // shard[1])

@@ -183,11 +183,6 @@ def _feed(task, name, part, o):
         feed = TASKS[task].feed(part, o)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
-    if name == "train" and feed.steps == 0:
-        raise InputError(
-            f"`batch_size` is larger than the data: give more of it, or a smaller batch. "
-            f"Received: batch_size={o.batch_size}, rows={len(feed.batches.rows)}"
-        )
     return feed
 
 

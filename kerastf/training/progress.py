@@ -14,15 +14,14 @@ class Progress:
         total: How many steps there are.
         units: How many units (tokens, images) a step has.
         unit: What they are called.
-        start: How many steps were done before.
         stream: Where to write.
     """
 
-    def __init__(self, total, units, unit, *, start=0, stream=None):
-        self.total, self.units, self.unit, self.start = total, units, unit, start
+    def __init__(self, total, units, unit, *, stream=None):
+        self.total, self.units, self.unit = total, units, unit
         self.stream = stream or sys.stdout
         self.moving = self.stream.isatty()
-        self.began = self.shown = time.monotonic()
+        self.shown = time.monotonic()
         self.first = None  # when the first step was done: compiling is not speed
         self.paused = 0.0
 

@@ -6,6 +6,7 @@ and `[expect]`. All problems of a recipe come in one error, before anything is r
 
 import contextlib
 import dataclasses
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -327,8 +328,8 @@ def _check_together(found, problems):
             f"[schedule]: `warmup` must be less than the {training['steps']} steps. "
             f"Received: warmup={schedule['warmup']}"
         )
-    if optimizer["rate"] <= 0:
-        problems.add(f"[optimizer]: `rate` must be positive. Received: rate={optimizer['rate']}")
+    if not 0 < optimizer["rate"] < math.inf:
+        problems.add(f"[optimizer]: `rate` must be a positive number. Received: rate={optimizer['rate']}")
     if optimizer["average"] is not None and not 0 < optimizer["average"] < 1:
         problems.add(f"[optimizer]: `average` must be in (0, 1). Received: average={optimizer['average']}")
     if "expect" in found and (found["expect"]["at_most"] is None) == (found["expect"]["at_least"] is None):

@@ -72,7 +72,8 @@ def train(source, out=None, *, settings=(), fresh=False, stream=None):
 
 def _devices(tables):
     """The strategy that a recipe asks for; None on backends that have none."""
-    devices = (tables.get("training") or {}).get("devices", "auto")
+    training = tables.get("training")
+    devices = training.get("devices", "auto") if isinstance(training, Mapping) else "auto"
     if devices == "auto" and keras.backend.backend() != "tensorflow":
         return None
     return strategy(devices)
@@ -157,7 +158,7 @@ def _train(recipe, folder, found, model, stream, chosen, chief):
     if chief:
         _write_words(folder, found)
         folder.keep_rows(step)
-    progress = Progress(total, found.train.units, found.train.unit, start=step, stream=stream)
+    progress = Progress(total, found.train.units, found.train.unit, stream=stream)
     name = recipe.model.get("name") or recipe.model["start"]
     progress.say(f"{name}: {model.count_params():,} parameters, {total:,} steps, in {folder.path}")
     if step:

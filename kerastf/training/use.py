@@ -42,7 +42,8 @@ def evaluate(path, *, source=None, which="best", batch_size=None):
     model.compile()
     changes = {"batch_size": batch_size} if batch_size else {}
     if source is not None:
-        recipe = _about(recipe, str(source))
+        names = RunFolder(path).read_json("labels.json")  # the numbers of classes are the run's, not the file's
+        recipe = _about(recipe, str(source), **({"classes": names} if names else {}))
     found = load_data(Recipe({**recipe.tables, "data": {**recipe.data, **changes}}, recipe.name), model)
     parts = {"data": found.train} if source is not None else {"valid": found.valid, "test": found.test}
     return {

@@ -12,7 +12,8 @@ from kerastf import __version__, plugins, registry
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; returns the exit status: 0 well, 1 a check failed, 2 an error of the user's."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(arguments, argparse.Namespace(arguments=arguments))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         return options.run(options) or 0
@@ -259,7 +260,7 @@ def _merged(path, found, cells):
 
 def _train(options):
     if options.workers is not None:
-        return _train_with_workers(options.workers)
+        return _train_with_workers(options)
     from kerastf import training
 
     _quiet()
@@ -279,13 +280,14 @@ def _train(options):
     return 0
 
 
-def _train_with_workers(workers):
-    from kerastf.training.supervisor import supervise
+def _train_with_workers(options):
+    """The same command without `--workers`, in as many processes."""
+    from kerastf.supervisor import supervise
 
-    rest = list(sys.argv[1:])
+    rest = list(options.arguments)
     place = next(i for i, part in enumerate(rest) if part.startswith("--workers"))
     del rest[place : place + (1 if "=" in rest[place] else 2)]
-    return supervise([sys.executable, "-m", "kerastf", *rest], workers=workers)
+    return supervise([sys.executable, "-m", "kerastf", *rest], workers=options.workers)
 
 
 def _evaluate(options):

@@ -16,7 +16,7 @@ import tensorflow as tf
 import kerastf
 from kerastf import replicas, training
 from kerastf.errors import ConfigError, InputError
-from kerastf.training.supervisor import supervise
+from kerastf.supervisor import supervise
 
 HERE = Path(__file__).parent / "replicas"
 sys.path.insert(0, str(HERE))
@@ -308,13 +308,13 @@ time.sleep(100)
 def test_a_worker_that_hangs_is_noticed(tmp_path):
     lines = []
     text = """
-from kerastf.training.supervisor import HEARTBEAT
+from kerastf.supervisor import HEARTBEAT
 from pathlib import Path
 for _ in range(100 if me == 0 else 3):
     Path(os.environ[HEARTBEAT]).touch()
     time.sleep(0.1)
 time.sleep(100 if me else 0)
-""".replace("from kerastf.training.supervisor import HEARTBEAT", "HEARTBEAT = 'KERASTF_HEARTBEAT'")
+""".replace("from kerastf.supervisor import HEARTBEAT", "HEARTBEAT = 'KERASTF_HEARTBEAT'")
     assert supervise(script(tmp_path, text), restarts=0, silence=2.0, grace=1, write=lines.append) == 1
     assert lines[0] == "[supervisor] worker 1 gave no sign of life for 2 seconds"
 
@@ -330,7 +330,7 @@ except KeyboardInterrupt:
     open({str(marks)!r} + f"/interrupted{{me}}", "w")
     sys.exit(3)
 """
-    whole = [sys.executable, "-m", "kerastf.training.supervisor", "--workers", "2", "--", *script(tmp_path, text)]
+    whole = [sys.executable, "-m", "kerastf.supervisor", "--workers", "2", "--", *script(tmp_path, text)]
     process = subprocess.Popen(whole)
     try:
         limit = time.monotonic() + 240

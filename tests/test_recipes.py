@@ -1,5 +1,6 @@
 """Recipes: settings, defaults, and every mistake told before anything is read or built."""
 
+import io
 import tomllib
 from pathlib import Path
 
@@ -119,6 +120,22 @@ def test_mistakes(make, text):
     with pytest.raises((ValueError, LookupError)) as error:
         make()
     assert str(error.value).startswith(text), str(error.value)
+
+
+def test_a_metric_that_will_not_be_measured(tmp_path):
+    """Told before the first step, also of a head with several outputs."""
+    tiny = {"dim": 8, "num_layers": 1, "num_heads": 2}
+    data = {"source": "embedded:stories", "count": 40, "length": 16, "tokenizer": "word"}
+    for model, table, known in (
+        ({"name": "gpt", "max_length": 16}, {**data, "task": "language"}, "loss, accuracy, val_loss, val_accuracy"),
+        ({"name": "bert", "max_length": 16}, data, "loss, masked_tokens_loss, masked_tokens_accuracy, "
+         "next_sentence_loss, next_sentence_accuracy, val_loss, val_masked_tokens_loss, val_masked_tokens_accuracy, "
+         "val_next_sentence_loss, val_next_sentence_accuracy"),
+    ):  # fmt: skip
+        tables = {"model": {**model, **tiny}, "data": table, "training": {"monitor": "val_bleu", "steps": 2}}
+        with pytest.raises(ConfigError) as error:
+            training.train(tables, tmp_path / model["name"], stream=io.StringIO())
+        assert str(error.value) == f"[training]: `monitor` must be one of {known}. Received: monitor='val_bleu'"
 
 
 def test_all_mistakes_at_once():

@@ -1,5 +1,6 @@
 """What training needs beyond Keras: recipes, runs that nothing interrupts for good, schedules, many devices."""
 
+from kerastf.supervisor import beat, supervise
 from kerastf.training.devices import distribute, strategy
 from kerastf.training.folder import RunFolder
 from kerastf.training.layouts import layout
@@ -8,7 +9,6 @@ from kerastf.training.preview import dry_run
 from kerastf.training.recipe import Recipe
 from kerastf.training.recipe import read as read_recipe
 from kerastf.training.run import TrainingStopped, train
-from kerastf.training.supervisor import beat, supervise
 from kerastf.training.use import evaluate, load_run, predict
 
 __all__ = ["InverseSquareRoot", "LayerRates", "Recipe", "RunFolder", "TeacherForcing", "TrainingStopped", "beat",

@@ -13,7 +13,6 @@ results.json       written at the end: the run is finished
 """
 
 import contextlib
-import fcntl
 import json
 import platform
 import shutil
@@ -56,10 +55,8 @@ class RunFolder:
             raise ConfigError(f"The folder is not empty and holds no run. Received: {str(self.path)!r}")
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the process ends, however it ends
-            except BlockingIOError:
-                raise ConfigError(f"Another process is training in this folder. Received: {str(self.path)!r}") from None
+            if not _locked(lock):
+                raise ConfigError(f"Another process is training in this folder. Received: {str(self.path)!r}")
             if fresh:
                 self._clear()
             self._claim(recipe)
@@ -123,6 +120,19 @@ class RunFolder:
     def _write(self, name, text):
         with atomic(self.path / name) as path:
             path.write_text(text, "utf-8")
+
+
+def _locked(file):
+    """Takes a lock that is given back when the process ends, however it ends; False if it is taken."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def differences(there, here):

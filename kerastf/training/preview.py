@@ -9,8 +9,8 @@ import numpy as np
 from kerastf import compat
 from kerastf.counting import cost, in_units
 from kerastf.errors import InputError
+from kerastf.training.assemble import build, load_data, load_start, precision
 from kerastf.training.recipe import make_optimizer, read
-from kerastf.training.run import build, load_data, load_start, precision
 
 SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 

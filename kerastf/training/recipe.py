@@ -18,6 +18,7 @@ from kerastf.data.loading import check as check_data
 from kerastf.errors import ConfigError, FileFormatError
 from kerastf.registry import did_you_mean, nearest
 from kerastf.schema import Problems, check_options, options_of, plain, short
+from kerastf.training.toml import write_toml
 
 SECTIONS = ("model", "data", "optimizer", "schedule", "training", "callbacks", "expect")
 TASK_OF_HEAD = {
@@ -377,31 +378,3 @@ def better(metric: str, new: float, old: "float | None") -> bool:
     if old is None:
         return True
     return new > old if any(word in metric for word in LARGER_IS_BETTER) else new < old
-
-
-def write_toml(tables: Mapping[str, Any]) -> str:
-    """Tables of plain values as TOML; None is left out, as TOML has none."""
-    lines: list[str] = []
-    for section, content in tables.items():
-        for table in content if isinstance(content, list) else [content]:
-            lines += ["", f"[[{section}]]" if isinstance(content, list) else f"[{section}]"]
-            lines += [f"{_key(k)} = {_value(v)}" for k, v in table.items() if v is not None]
-    return "\n".join(lines).strip() + "\n"
-
-
-def _key(key):
-    plain_key = key and all(c.isalnum() or c in "_-" for c in key) and key.isascii()
-    return key if plain_key else _value(key)
-
-
-def _value(value):
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(str(k))} = {_value(v)}" for k, v in value.items() if v is not None) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(v) for v in value) + "]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    return repr(value)

@@ -16,16 +16,16 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from kerastf import compat, config, data, registry, text
+from kerastf import compat, text
 from kerastf.checkpoint import load_model
 from kerastf.errors import ConfigError
-from kerastf.schema import options_of
+from kerastf.supervisor import beat
 from kerastf.training import checkpoints
+from kerastf.training.assemble import build, load_data, load_start, precision
 from kerastf.training.devices import distribute, distribute_once, is_chief, strategy, wait_for_all
 from kerastf.training.folder import RunFolder
 from kerastf.training.progress import Progress, duration
 from kerastf.training.recipe import better, check, gather, make_optimizer
-from kerastf.training.supervisor import beat
 
 
 class TrainingStopped(ArithmeticError):
@@ -79,79 +79,6 @@ def _devices(tables):
     return strategy(devices)
 
 
-def build(recipe, found, base=None):
-    """The model of a recipe, for data that were found; not compiled."""
-    if base is not None:
-        model = _with_head(base, recipe, found)
-    else:
-        model = config.create_model(recipe.model["name"], **model_options(recipe, found))
-    if recipe.training["lora"] is not None:
-        model.enable_lora(recipe.training["lora"])
-    return model
-
-
-def load_data(recipe, base=None):
-    """The data of a recipe; a model that is the start of another brings its tokenizer."""
-    table = {k: v for k, v in recipe.data.items() if v is not None}
-    if base is not None and base.tokenizer is not None:
-        table["tokenizer"] = base.tokenizer
-    return data.load(table.pop("source"), **table)
-
-
-def load_start(recipe):
-    """The model that a recipe starts from, or None."""
-    path = recipe.model.get("start")
-    if path is None:
-        return None
-    path = Path(path)
-    return load_model(RunFolder(path).model_path() if path.is_dir() else path, compile=False)
-
-
-def _with_head(base, recipe, found):
-    head = recipe.model.get("head")
-    if head is None:
-        return base
-    head = dict(head) if isinstance(head, Mapping) else {"name": head}
-    known = options_of(registry.resolve("head", head["name"]))
-    return base.with_head(**{
-        "head": head.pop("name"), **{k: v for k, v in found.options.items() if k in known and k != "vocab_size"}, **head
-    })  # fmt: skip
-
-
-def model_options(recipe, found):
-    """The options of the model: the recipe's, and what it leaves open and the data say."""
-    name = recipe.model["name"]
-    entry = registry.find("model", name)
-    cls = registry.resolve("model", entry.id)
-    given = {k: v for k, v in recipe.model.items() if k != "name"}
-    said = {**config.preset_of(entry, name), **given}
-    known = options_of(cls)
-    options = {k: v for k, v in found.options.items() if k in known and said.get(k) is None}
-    if "max_length" in known and said.get("max_length") is None and recipe.data.get("length"):
-        options["max_length"] = recipe.data["length"]
-    rest = {k: v for k, v in found.options.items() if k not in known}
-    head = said.get("head", known["head"].default if "head" in known else None)
-    if rest and head is not None:
-        head = dict(head) if isinstance(head, Mapping) else {"name": head}
-        takes = options_of(registry.resolve("head", head["name"]))
-        fitting = {k: v for k, v in rest.items() if k in takes and k not in head}
-        if fitting:
-            options["head"] = {**head, **fitting}
-            given.pop("head", None)
-    return {**options, **given}
-
-
-@contextlib.contextmanager
-def precision(policy):
-    """Within the block, new models have this precision."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
-
-
 def _train(recipe, folder, found, model, stream, chosen, chief):
     total = recipe.training["steps"]
     step, state, metrics = checkpoints.restore(folder.checkpoints, model, tell=lambda t: print(t, file=stream))
@@ -163,6 +90,7 @@ def _train(recipe, folder, found, model, stream, chosen, chief):
     progress.say(f"{name}: {model.count_params():,} parameters, {total:,} steps, in {folder.path}")
     if step:
         progress.say(f"Going on from step {step}.")
+    _check_monitor(recipe.training["monitor"], model, found)
     runner = Runner(recipe, folder, found, progress, step, state or {}, metrics, chosen, chief)
     if step < total and not runner.state.get("stopped"):
         with runner.signals():
@@ -176,6 +104,21 @@ def _train(recipe, folder, found, model, stream, chosen, chief):
     if runner.interrupted:
         raise KeyboardInterrupt(f"stopped at step {runner.step}; the same command goes on")
     return _finish(folder, found, model, progress) if chief else {}
+
+
+def _check_monitor(monitor, model, found):
+    """Refuses a metric that will not be measured, before the first step."""
+    metrics = model.head.default_metrics()
+    if isinstance(metrics, Mapping):  # a head of several outputs
+        names = [
+            "loss",
+            *(f"{o}_{n}" for o, measured in metrics.items() for n in ("loss", *(m.name for m in measured))),
+        ]
+    else:
+        names = ["loss", *(m.name for m in metrics)]
+    known = [*names, *(f"val_{n}" for n in names if found.valid is not None)]
+    if monitor not in known and monitor != "val_loss":  # which gives way to `loss` without validation
+        raise ConfigError(f"[training]: `monitor` must be one of {', '.join(known)}. Received: monitor={monitor!r}")
 
 
 def _write_words(folder, found):
@@ -320,11 +263,6 @@ class Runner(keras.callbacks.Callback):
         monitor = self.recipe.training["monitor"]
         if self.found.valid is None and monitor == "val_loss":
             monitor = "loss"
-        if monitor not in row:
-            raise ConfigError(
-                f"[training]: `monitor` must be one of {', '.join(k for k in row if k not in ('step', 'seconds'))}. "
-                f"Received: monitor={monitor!r}"
-            )
         if better(monitor, row[monitor], self.state["best"]):
             self.state |= {"best": row[monitor], "waited": 0}
             if self.chief:

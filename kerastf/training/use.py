@@ -9,9 +9,9 @@ from kerastf.checkpoint import load_model
 from kerastf.data.loading import task_options
 from kerastf.data.pictures import ImageFiles
 from kerastf.errors import ConfigError
+from kerastf.training.assemble import load_data
 from kerastf.training.folder import RunFolder
 from kerastf.training.recipe import Recipe
-from kerastf.training.run import load_data
 
 
 def load_run(path, which="best"):

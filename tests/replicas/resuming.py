@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 
 from kerastf import checkpoint, training
-from kerastf.training.supervisor import beat
+from kerastf.supervisor import beat
 
 EVERY = 4
 

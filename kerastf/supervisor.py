@@ -243,8 +243,8 @@ def _die_with_parent():
 
 
 def main(arguments=None):
-    """`python -m kerastf.training.supervisor --workers 2 -- python train.py`"""
-    parser = argparse.ArgumentParser(prog="python -m kerastf.training.supervisor", description=__doc__.splitlines()[0])
+    """`python -m kerastf.supervisor --workers 2 -- python train.py`"""
+    parser = argparse.ArgumentParser(prog="python -m kerastf.supervisor", description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2, help="how many (default 2)")
     parser.add_argument("--restarts", type=int, default=3, help="how often all are started again (default 3)")
     parser.add_argument("--silence", type=float, help="seconds without a sign of life after which a worker is hung")

@@ -398,6 +398,23 @@ def test_model_whose_steps_start_at_the_wrong_place():
     assert model_failures(["steps"], step=step) == ["steps"]
 
 
+@pytest.mark.parametrize("off", [0.0, 1e-5])
+def test_model_with_large_logits(off):
+    # Rounding of large numbers is forgiven, and no more than that.
+    def call(self, tokens, training=None, mask=None):
+        return GPT.call(self, tokens, training=training) * 1e4
+
+    def step(self, tokens, state, index):
+        logits, state = GPT.step(self, tokens, state, index)
+        return logits * 1e4 * (1 + off), state
+
+    if off:
+        assert model_failures(["steps"], call=call, step=step) == ["steps"]
+    else:
+        with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+            model_failures(["steps"], call=call, step=step)
+
+
 def test_model_that_does_not_learn():
     def compile(self, optimizer="adamw", **kwargs):
         GPT.compile(self, keras.optimizers.SGD(0.0), **kwargs)

@@ -237,6 +237,16 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path, monkeypatch):
     assert checkpoints.saved_steps(out / "checkpoints") == [] and not (out / "last.keras").exists()
 
 
+def test_a_model_that_takes_several_steps_at_a_time(tmp_path):
+    # Word2vec asks for 16 at a time; no evaluation, checkpoint or last step may fall between.
+    settings = ["data.source=embedded:analogies", "data.length=16", "training.steps=22", "training.evaluate_every=8",
+                "training.save_every=6", "training.keep=9"]  # fmt: skip
+    training.train("word2vec", tmp_path / "run", settings=settings, stream=io.StringIO())
+    assert [row["step"] for row in rows(tmp_path / "run")] == [8, 16, 22]
+    saved = sorted(p.stem for p in (tmp_path / "run" / "checkpoints").glob("*.zip"))
+    assert saved == [f"step-{n:09d}" for n in (6, 12, 18, 22)]
+
+
 def test_one_process_at_a_time(tmp_path):
     import fcntl
 

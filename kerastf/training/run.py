@@ -67,6 +67,9 @@ def train(source, out=None, *, settings=(), fresh=False, stream=None):
             found = load_data(recipe, base)
             model = build(recipe, found, base)
             model.compile(make_optimizer(recipe.tables), jit_compile=recipe.training["jit_compile"])
+            # A model may do several steps at a time; the run must be able to stop where it evaluates, saves and ends.
+            stops = (recipe.training[k] for k in ("evaluate_every", "save_every", "steps"))
+            model.steps_per_execution = math.gcd(model.steps_per_execution, *stops)
         return _train(recipe, folder, found, model, stream, chosen, chief)
 
 

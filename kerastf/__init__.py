@@ -7,7 +7,8 @@ import importlib
 from typing import Any
 
 from kerastf import keras_hook
-from kerastf.config import create_block, create_model
+from kerastf.config import create_block
+from kerastf.create import create_model
 from kerastf.registry import list_blocks, list_models, register
 
 __version__ = "0.1.0"
@@ -20,8 +21,8 @@ _LAZY = {
     "load_model": "kerastf.checkpoint",
     "inspect": "kerastf.checkpoint",
 }
-_MODULES = ("bilm_files", "blocks", "checkpoint", "config", "counting", "data", "decoding", "describe", "errors",
-            "functional", "metrics", "models", "plots", "plugins", "registry", "testing", "text",
+_MODULES = ("bilm_files", "blocks", "checkpoint", "config", "convert", "counting", "data", "decoding", "describe",
+            "errors", "functional", "metrics", "models", "plots", "plugins", "registry", "testing", "text",
             "training")  # fmt: skip
 
 __all__ = ["create_block", "create_model", "list_blocks", "list_models", "register", *_LAZY, *_MODULES]

@@ -121,7 +121,7 @@ def load(options, weights, **more):
     tokenizer = text.WordCharacterTokenizer(max_characters=found["embedding"]["max_characters"])
     if "vocab_size" not in more:
         more = {"tokenizer": tokenizer, **more}
-    model = config.create_model("elmo", **{"head": "features", **found, **more})
+    model = config.build_model("elmo", **{"head": "features", **found, **more})
     fill(model, weights)
     return model
 

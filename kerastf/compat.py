@@ -157,6 +157,25 @@ def without_allocation():
     global_state.set_global_attribute(key, before)
 
 
+@contextlib.contextmanager
+def without_initialisation(paths):
+    """Within the block, the variables of these paths begin as zeros, whatever their initializer would draw.
+
+    Why: weights that are read from a file next need not be drawn; for GPT-2 that is most of the time of building it.
+    """
+    cls = keras.Variable
+    before = cls._initialize_with_initializer
+
+    def initialise(self, initializer):
+        before(self, keras.initializers.Zeros() if self.path in paths else initializer)
+
+    cls._initialize_with_initializer = initialise
+    try:
+        yield
+    finally:
+        cls._initialize_with_initializer = before
+
+
 def forget_metrics(model):
     """After `compile(metrics=[])`, as if no metrics had been given.
 

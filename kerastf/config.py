@@ -33,27 +33,13 @@ class Plan:
     blocks: dict[str, list[dict[str, Any]]]
 
 
-def create_model(id: str, *, config: "str | Path | Mapping[str, Any] | None" = None, **options: Any) -> Any:
-    """Builds a model. Later sources win: family defaults, preset, `config`, keywords.
+def build_model(id: str, *, config: "str | Path | Mapping[str, Any] | None" = None, **options: Any) -> Any:
+    """A model with weights as they begin; `kerastf.create_model` is this and weights from elsewhere.
 
     Args:
         id: A family (`"gpt"`) or a preset (`"gpt.nano"`).
         config: A TOML or JSON file with options, or a dict of them.
-        **options: The family's options and slots; `kerastf info gpt` lists them.
-
-    Returns:
-        A `keras.Model`.
-
-    Raises:
-        ConfigError: Something in the configuration is wrong; all problems stand in the message.
-        UnknownNameError: There is no such model, preset or block.
-        PluginError: A block belongs to a plugin that is missing, broken, disabled or incompatible.
-
-    Examples:
-        >>> import kerastf
-        >>> model = kerastf.create_model("gpt.nano", vocab_size=65, max_length=32, position="rotary", norm="rms")
-        >>> model.count_params()
-        87696
+        **options: The family's options and slots.
     """
     entry = registry.find("model", id)
     merged = {**preset_of(entry, id), **read_config(config), **options}

@@ -182,7 +182,7 @@ def cost(model: Any, *, batch_size: int = 1, length: int | None = None, inputs: 
     """
     if isinstance(model, str):
         with compat.without_allocation():
-            built = config.create_model(model, **options)
+            built = config.build_model(model, **options)
         name = model
     else:
         if options:

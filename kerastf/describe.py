@@ -203,7 +203,7 @@ def count_parameters(id: str, **options: Any) -> int:
     from kerastf import compat
 
     with compat.without_allocation():
-        model = config.create_model(id, **options)
+        model = config.build_model(id, **options)
     total = 0
     for variable in model.weights:  # also those that its head does not train, as BERT's pooler may be
         size = 1

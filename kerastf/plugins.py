@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 KINDS = (
     "model", "attention", "norm", "feedforward", "position", "embedding", "cell", "head", "sampler",
+    "converter",
 )  # fmt: skip
 BUILT_IN = ""
 LOCAL = "local"

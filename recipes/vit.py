@@ -19,7 +19,7 @@ from common import Clock, report
 
 import kerastf
 from kerastf import data
-from kerastf.blocks.head import TokenCrossEntropy
+from kerastf.blocks.losses import TokenCrossEntropy
 
 # By name: sizes, then how to train. A set of another name has those of CIFAR-10.
 SIZES = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import kerastf
-from kerastf.blocks.head import TokenCrossEntropy
+from kerastf.blocks.losses import TokenCrossEntropy
 from kerastf.errors import ConfigError, InputError
 from kerastf.testing import check_model
 from kerastf.testing.subjects import shake

@@ -12,7 +12,7 @@ from typing import Literal
 import keras
 from keras import ops
 
-from kerastf.blocks.head import TokenCrossEntropy, token_weights
+from kerastf.blocks.losses import TokenCrossEntropy, token_weights
 from kerastf.registry import register
 
 NOTHING = -1  # the target of a position that has no next or previous token

@@ -8,7 +8,7 @@ from keras import ops
 
 from kerastf import functional
 from kerastf.blocks.feedforward import activation_of
-from kerastf.blocks.head import RowCrossEntropy, TokenAccuracy, TokenCrossEntropy
+from kerastf.blocks.losses import RowCrossEntropy, TokenAccuracy, TokenCrossEntropy
 from kerastf.blocks.norm import LayerNorm
 from kerastf.registry import register
 

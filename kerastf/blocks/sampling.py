@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf.blocks.head import token_weights, weighted_mean
+from kerastf.blocks.losses import token_weights, weighted_mean
 from kerastf.registry import register
 
 

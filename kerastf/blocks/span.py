@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from kerastf import functional
-from kerastf.blocks.head import TokenCrossEntropy, token_weights
+from kerastf.blocks.losses import TokenCrossEntropy, token_weights
 from kerastf.registry import register
 
 

@@ -98,7 +98,7 @@ def mask_tokens(tokens, tokenizer, rng, *, rate=0.15, slots=None):
     tokenizer = require_tokenizer(tokenizer, "mask")
     tokens = np.array(tokens, "int32")  # (B, T)
     slots = slots_of(rate, tokens.shape[1], 0) if slots is None else slots
-    ordinary = tokens < tokenizer.ordinary
+    ordinary = np.isin(tokens, list(tokenizer.special_ids.values()), invert=True)
     counts = np.floor(rate * ordinary.sum(axis=1) + rng.random(len(tokens))).astype(int)  # (B,)
     chance = np.where(ordinary, rng.random(tokens.shape), 2.0)
     chosen = np.argsort(chance, axis=1)[:, :slots]  # (B, M), special tokens last
@@ -109,7 +109,7 @@ def mask_tokens(tokens, tokenizer, rng, *, rate=0.15, slots=None):
     positions = np.where(used, positions, 0).astype("int32")
     labels = np.take_along_axis(tokens, positions, axis=1)  # (B, M)
     dice = rng.random(labels.shape)
-    other = rng.integers(0, tokenizer.ordinary, labels.shape)
+    other = np.asarray(tokenizer.ids)[rng.integers(0, tokenizer.ordinary, labels.shape)]
     new = np.where(dice < 0.8, tokenizer.mask_id, np.where(dice < 0.9, other, labels))
     row, slot = np.nonzero(used)
     tokens[row, positions[row, slot]] = new[row, slot]

@@ -112,7 +112,7 @@ class ConvS2S(EncoderDecoder):
         # === Graph ===
         inputs = self.make_inputs()
         source_mask = not_padding(inputs["source"], options["source_pad_id"])  # (B, S)
-        mask = not_padding(inputs["target"], options["pad_id"])  # (B, T)
+        mask = not_padding(inputs["target"], options["pad_id"], options["start_id"])  # (B, T)
         e = drop(source_position(source_embedding(inputs["source"])))  # (B, S, D)
         x = encoder_widen(e)  # (B, S, C)
         for conv in encoder:

@@ -66,7 +66,8 @@ class EncoderDecoder(Model):
 
     def kept(self, tokens, name="pad_id"):
         """The mask of the positions that are not padding, or None."""
-        return not_padding(tokens, self.options[name])
+        start = self.options["start_id"] if name == "pad_id" else None
+        return not_padding(tokens, self.options[name], start)
 
     def check_data(self, x, y):
         if not isinstance(x, dict) or set(x) != {"source", "target"}:
@@ -188,6 +189,14 @@ class EncoderDecoder(Model):
         return self.tokenizer.decode(row) if form in ("text", "texts") else row
 
 
-def not_padding(tokens, pad_id):
-    """The mask `tokens != pad`, or None where nothing is padded."""
-    return None if pad_id is None else ops.not_equal(tokens, pad_id)
+def not_padding(tokens, pad_id, start_id=None):
+    """The mask `tokens != pad`, or None where nothing is padded.
+
+    Where padding is also the token that a target starts with, the first position is kept.
+    """
+    if pad_id is None:
+        return None
+    mask = ops.not_equal(tokens, pad_id)
+    if start_id != pad_id:
+        return mask
+    return ops.concatenate([ops.ones_like(mask[:, :1]), mask[:, 1:]], axis=1)

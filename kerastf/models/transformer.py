@@ -128,7 +128,7 @@ class Transformer(EncoderDecoder):
         # === Graph ===
         inputs = self.make_inputs()
         source_mask = not_padding(inputs["source"], options["source_pad_id"])  # (B, S)
-        mask = not_padding(inputs["target"], options["pad_id"])  # (B, T)
+        mask = not_padding(inputs["target"], options["pad_id"], options["start_id"])  # (B, T)
         scale = options["dim"] ** 0.5 if options["scale_embeddings"] else 1.0
         x = source_embedding(inputs["source"]) * scale  # (B, S, C)
         x = drop(source_position(x) if source_position else x)

@@ -113,7 +113,7 @@ class ModelSubject(Subject):
 
     def make(self, seed=1, dtype=None, **extra):
         options = {**self.options, **({"dtype": dtype} if dtype else {}), **extra}
-        model = config.create_model(self.entry.id, **options)
+        model = config.build_model(self.entry.id, **options)
         shake(model, seed)
         return model
 

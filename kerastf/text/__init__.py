@@ -1,8 +1,8 @@
 """Tokenizers: text to numbers and back. They travel with a model as plain configuration.
 
-The character, byte and word tokenizers are plain Python: they work where TensorFlow is not installed. Word pieces and
-byte pairs are keras-nlp's, which is imported when one is used. Special tokens come after the ordinary ones, so a byte
-is its own number.
+The character, byte and word tokenizers are plain Python. Word pieces and byte pairs are cut by the library tokenizers,
+on which keras-nlp stands too, and SentencePiece by its own; each is imported when it is used, without TensorFlow.
+Special tokens come after the ordinary ones, so a byte is its own number; published vocabularies keep their numbers.
 """
 
 import inspect
@@ -15,12 +15,14 @@ from kerastf.registry import did_you_mean, nearest
 from kerastf.text.base import BERT, ROLES, SPECIAL, Tokenizer, pad, read_lines, require_text, short
 from kerastf.text.bpe import BytePairTokenizer
 from kerastf.text.characters import WordCharacterTokenizer
+from kerastf.text.pieces import WordPieceTokenizer
 from kerastf.text.plain import ByteTokenizer, CharacterTokenizer
-from kerastf.text.words import WordPieceTokenizer, WordTokenizer
+from kerastf.text.sentencepiece import SentencePieceTokenizer
+from kerastf.text.words import WordTokenizer
 
 __all__ = ["BERT", "ROLES", "SPECIAL", "TOKENIZERS", "BytePairTokenizer", "ByteTokenizer", "CharacterTokenizer",
-           "Tokenizer", "WordCharacterTokenizer", "WordPieceTokenizer", "WordTokenizer", "from_config", "pad",
-           "read_lines", "train"]  # fmt: skip
+           "SentencePieceTokenizer", "Tokenizer", "WordCharacterTokenizer", "WordPieceTokenizer", "WordTokenizer",
+           "from_config", "pad", "read_lines", "train"]  # fmt: skip
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
     c.name: c
@@ -31,6 +33,7 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
         WordPieceTokenizer,
         BytePairTokenizer,
         WordCharacterTokenizer,
+        SentencePieceTokenizer,
     )
 }
 

@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,12 @@ class Tokenizer:
 
     Attributes:
         vocab_size: How many tokens there are, special ones included.
-        ordinary: How many tokens are not special; those have the numbers from 0 on, and the special ones follow.
+        ordinary: How many tokens are not special; those have the numbers from 0 on, and the special ones follow, unless
+            the tokenizer was made with numbers for its special tokens.
         special_tokens: The special tokens in the order of their numbers: of `pad`, `start`, `end`, `unknown`, `class`,
             `separator`, `mask`.
+        special_ids: By name, their numbers. Two names may share one.
+        ids: The numbers of the ordinary tokens, in their order.
         pad_id: Number of the padding token, or None.
         start_id: Number of the token that begins a target, or None.
         end_id: Number of the end token, or None.
@@ -29,25 +32,47 @@ class Tokenizer:
         separator_id: Number of the token that ends each segment of it, BERT's [SEP], or None.
         mask_id: Number of the token that stands for a hidden one, BERT's [MASK], or None.
         streams: Whether it is trained in one pass over texts, so that they need not fit into memory.
+        placed: Whether its special tokens may stand among the others, as those of a published vocabulary do.
     """
 
     name = ""
     streams = False
+    placed = False
 
-    def __init__(self, ordinary: int, special_tokens: Iterable[str]):
-        self.special_tokens = (special_tokens,) if isinstance(special_tokens, str) else tuple(special_tokens)
-        wrong = [s for s in self.special_tokens if s not in ROLES]
-        if wrong or len(set(self.special_tokens)) != len(self.special_tokens):
+    def __init__(self, ordinary: int, special_tokens: "Iterable[str] | Mapping[str, int]"):
+        names = (special_tokens,) if isinstance(special_tokens, str) else tuple(special_tokens)
+        wrong = [s for s in names if s not in ROLES]
+        if wrong or len(set(names)) != len(names):
             raise ConfigError(
-                f"`special_tokens` are distinct names of {', '.join(ROLES)}. "
-                f"Received: special_tokens={self.special_tokens}"
+                f"`special_tokens` are distinct names of {', '.join(ROLES)}. Received: special_tokens={names}"
             )
         self.ordinary = ordinary
-        self.vocab_size = ordinary + len(self.special_tokens)
-        numbers = {s: ordinary + i for i, s in enumerate(self.special_tokens)}
+        numbers = {s: ordinary + i for i, s in enumerate(names)}
+        if isinstance(special_tokens, Mapping):
+            numbers = self._places(special_tokens, ordinary)
+        self.special_ids = numbers
+        self.special_tokens = tuple(sorted(numbers, key=numbers.__getitem__))
+        taken = set(numbers.values())
+        self.vocab_size = ordinary + len(taken)
+        self.ids = range(ordinary) if self._follow() else [n for n in range(self.vocab_size) if n not in taken]
+        self._index = None if self._follow() else {n: i for i, n in enumerate(self.ids)}
         self.pad_id, self.start_id, self.end_id = numbers.get("pad"), numbers.get("start"), numbers.get("end")
         self.unknown_id, self.mask_id = numbers.get("unknown"), numbers.get("mask")
         self.class_id, self.separator_id = numbers.get("class"), numbers.get("separator")
+
+    def _places(self, special_tokens: Mapping[str, int], ordinary: int) -> dict[str, int]:
+        numbers = dict(special_tokens)
+        size = ordinary + len(set(numbers.values()))
+        if not self.placed or not all(type(n) is int and 0 <= n < size for n in numbers.values()):
+            raise ConfigError(
+                f"`special_tokens` are names{f', or names with numbers in [0, {size})' if self.placed else ''}. "
+                f"Received: special_tokens={short(numbers)}"
+            )
+        return numbers
+
+    def _follow(self) -> bool:
+        """Whether the special tokens follow the ordinary ones."""
+        return all(n >= self.ordinary for n in self.special_ids.values())
 
     def encode(self, text: str) -> list[int]:
         """The numbers of a text."""
@@ -86,17 +111,25 @@ class Tokenizer:
         for n in numbers:
             if not 0 <= n < self.vocab_size:
                 raise InputError(f"A token must be in [0, {self.vocab_size}). Received: {n}")
-        return self._spell([n for n in numbers if n < self.ordinary])
+        return self._spell([k for k in map(self.index, numbers) if k is not None])
+
+    def index(self, number: int) -> int | None:
+        """Which of the ordinary tokens a number is; None for a special one."""
+        if self._index is not None:
+            return self._index.get(number)
+        return number if 0 <= number < self.ordinary else None
 
     def label(self, number: int) -> str:
         """One token as people read it in a plot or a table."""
-        if number >= self.ordinary:
-            return f"<{self.special_tokens[number - self.ordinary]}>"
+        if self.index(number) is None:
+            return f"<{next(name for name in self.special_tokens if self.special_ids[name] == number)}>"
         return self.decode([number])
 
     def get_config(self) -> dict[str, Any]:
         """The JSON form from which `from_config` makes the tokenizer again."""
-        return {"name": self.name, "special_tokens": list(self.special_tokens)}
+        plain = {s: self.ordinary + i for i, s in enumerate(self.special_tokens)}
+        special = list(self.special_tokens) if plain == self.special_ids else dict(self.special_ids)
+        return {"name": self.name, "special_tokens": special}
 
 
 def pad(rows: Iterable[Sequence[int]], pad_id: int | None, length: int | None = None) -> Any:

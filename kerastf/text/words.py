@@ -4,18 +4,16 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from kerastf.errors import ConfigError, FileFormatError, InputError
-from kerastf.text.base import BERT, Tokenizer, read_lines, require_names, require_text, short, utf8
+from kerastf.errors import ConfigError, InputError
+from kerastf.text.base import Tokenizer, require_names, require_text, short
 
 # A word with the apostrophe or hyphen that joins it to the next one; a word; any other sign alone.
 JOINERS = "'\u2019-"
 PATTERN = re.compile(rf"\w+(?:{'|'.join(JOINERS)})(?=\w)|\w+|[^\w\s]")
 SIGNS = re.compile(r"[^\w\s]")  # every mark is one of these
 STRETCH = re.compile(r"\S+")
-FILE_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # how a file writes those of `BERT`
 LEFT = ".,;:!?)]}…”»%"
 RIGHT = "([{“«¿¡$#@"
 
@@ -220,136 +218,3 @@ class WordTokenizer(MarkedTokenizer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "words": list(self.words), "counts": self.counts}
-
-
-class WordPieceTokenizer(MarkedTokenizer):
-    """Words, and pieces of rarer words: keras-nlp's WordPiece.
-
-    A word is cut into the longest piece that the vocabulary has, then the longest of the rest; a piece that goes on
-    with a word begins with `##`. Marks stand alone. A word of which some sign is not in the vocabulary is unknown.
-
-    Args:
-        pieces: The vocabulary, each piece once.
-        special_tokens: Of `pad`, `start`, `end`, `unknown`. Without `unknown`, an unknown word is an error.
-        lowercase: Whether capitals become small.
-        left: Marks written without a space before them.
-        right: Marks written without a space after them.
-        strip_accents: Whether `é` is read as `e`, and signs that are not written are passed over, as BERT does with
-            its vocabulary of small letters.
-
-    References:
-        - [Schuster and Nakajima, 2012](https://research.google/pubs/pub37842/)
-    """
-
-    name = "wordpiece"
-    unknown = "[UNK]"  # never a piece: its brackets are marks
-
-    def __init__(
-        self, pieces: Iterable[str], special_tokens: Iterable[str] = (), *, lowercase: bool = False, left: str = LEFT,
-        right: str = RIGHT, strip_accents: bool = False,
-    ):  # fmt: skip
-        self.pieces = require_names("pieces", pieces)
-        if self.unknown in self.pieces:
-            raise ConfigError(f"`pieces` has no {self.unknown}; give special_tokens=('unknown',) instead.")
-        super().__init__(len(self.pieces), special_tokens, lowercase, left, right)
-        self.strip_accents = strip_accents
-        self._tokenizer: Any = None
-
-    @classmethod
-    def from_vocabulary(cls, path: "str | Path", *, lowercase: bool = True) -> "WordPieceTokenizer":
-        """The tokenizer of a `vocab.txt` as BERT's have it: one piece per line, `[PAD]`, `[UNK]`, ... among them.
-
-        Here the special tokens come last, so the numbers are not those of the file; `order` says which is which.
-
-        Args:
-            path: The file.
-            lowercase: Whether it is a vocabulary of small letters without accents ("uncased").
-        """
-        lines = list(read_lines(path))
-        missing = [s for s in FILE_SPECIAL if s not in lines]
-        if missing:
-            raise FileFormatError(f"{Path(path).name} is not a vocabulary of BERT: it has no {', '.join(missing)}.")
-        pieces = [p for p in lines if p not in FILE_SPECIAL]
-        return cls(pieces, BERT, lowercase=lowercase, strip_accents=lowercase)
-
-    def order(self, path: "str | Path") -> list[int]:
-        """For each number of this tokenizer, the line of the `vocab.txt` it was made from: rows of an embedding."""
-        lines = {piece: number for number, piece in enumerate(read_lines(path))}
-        return [lines[p] for p in (*self.pieces, *FILE_SPECIAL)]
-
-    @classmethod
-    def train(
-        cls, texts: Iterable[str], *, vocab_size: int, special_tokens: Iterable[str] = (), lowercase: bool = False,
-        learner: str = "keras_nlp",
-    ) -> "WordPieceTokenizer":  # fmt: skip
-        """Pieces of texts.
-
-        Args:
-            texts: Strings.
-            vocab_size: The most tokens there may be, special ones included.
-            special_tokens: Of `pad`, `start`, `end`, `unknown`.
-            lowercase: Whether capitals become small.
-            learner: `"keras_nlp"` is keras-nlp's own, which takes its time and often stays below `vocab_size`;
-                `"tokenizers"` is Hugging Face's, which is fast and fills the size.
-        """
-        from kerastf.text import learners
-
-        if learner not in ("keras_nlp", "tokenizers"):
-            raise ConfigError(f"`learner` must be 'keras_nlp' or 'tokenizers'. Received: learner={learner!r}")
-        special_tokens = tuple(special_tokens)
-        cleaned = [cls.clean(t, lowercase) for t in texts]
-        for text in cleaned:
-            utf8(text)
-        learn = learners.keras_nlp_pieces if learner == "keras_nlp" else learners.tokenizers_pieces
-        pieces = learn(cleaned, vocab_size - len(special_tokens))
-        marks = cls.habits(cleaned)
-        return cls(pieces, special_tokens, lowercase=lowercase, left=marks["left"], right=marks["right"])
-
-    def encode(self, text: str) -> list[int]:
-        text = self.clean(text, self.lowercase)
-        utf8(text)
-        if self.strip_accents:
-            signs = unicodedata.normalize("NFD", text)
-            text = "".join(c for c in signs if unicodedata.category(c) not in ("Mn", "Cc", "Cf") and c != "\ufffd")
-        if self._tokenizer is None:
-            import keras_nlp
-
-            self._tokenizer = keras_nlp.tokenizers.WordPieceTokenizer(
-                [*self.pieces, self.unknown], oov_token=self.unknown
-            )
-        numbers = [int(n) for n in self._tokenizer.tokenize(text)]
-        if self.ordinary not in numbers:
-            return numbers
-        if self.unknown_id is None:
-            raise InputError(
-                "The tokenizer has no pieces for some word. Make it with special_tokens=('unknown',) to accept any. "
-                f"Received: {short(text)}"
-            )
-        return [self.unknown_id if n == self.ordinary else n for n in numbers]
-
-    def _spell(self, numbers: Sequence[int]) -> str:
-        words: list[str] = []
-        for piece in (self.pieces[n] for n in numbers):
-            if len(piece) > 2 and piece.startswith("##"):
-                words[-1:] = [(words[-1] if words else "") + piece[2:]]
-            else:
-                words.append(piece)
-        return self.join(words)
-
-    def stretches(self, text: str) -> Iterable[tuple[int, int]]:
-        for m in STRETCH.finditer(text):
-            start = m.start()
-            for i in range(m.start(), m.end()):
-                if is_mark(text[i]):
-                    if start < i:
-                        yield start, i
-                    yield i, i + 1
-                    start = i + 1
-            if start < m.end():
-                yield start, m.end()
-
-    def label(self, number: int) -> str:
-        return self.pieces[number] if 0 <= number < self.ordinary else super().label(number)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pieces": list(self.pieces), "strip_accents": self.strip_accents}

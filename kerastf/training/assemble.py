@@ -8,6 +8,7 @@ import keras
 
 from kerastf import config, data, registry
 from kerastf.checkpoint import load_model
+from kerastf.create import create_model
 from kerastf.schema import options_of
 from kerastf.training.folder import RunFolder
 
@@ -17,7 +18,7 @@ def build(recipe, found, base=None):
     if base is not None:
         model = _with_head(base, recipe, found)
     else:
-        model = config.create_model(recipe.model["name"], **model_options(recipe, found))
+        model = create_model(recipe.model["name"], **model_options(recipe, found))
     if recipe.training["lora"] is not None:
         model.enable_lora(recipe.training["lora"])
     return model

@@ -63,7 +63,7 @@ def layout(model, *, model_parallel=2, devices=None, **options):
     grid = _grid(devices, model_parallel)
     if isinstance(model, str):
         with compat.without_allocation():
-            model = config.create_model(model, **options)
+            model = config.build_model(model, **options)
     elif options:
         raise ConfigError(f"Options are for a model's name. Received: {', '.join(options)}")
     found = {w.path: axes for w in model.weights if (axes := _axes(w, model_parallel)) is not None}

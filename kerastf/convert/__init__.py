@@ -1,0 +1,209 @@
+"""Weights from elsewhere: folders of Hugging Face and backbones of KerasHub become models of ours, and go back."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kerastf import compat, config, registry
+from kerastf.convert import hub, tensors, vocabularies
+from kerastf.convert.base import Converter
+from kerastf.errors import ConfigError, FileFormatError, PluginError
+from kerastf.slots import block_spec
+
+__all__ = ["Converter", "converter_for", "converter_of", "load", "save"]
+
+# Options that a user may set freely: they change no weight of the body.
+FREE = {"head", "dropout", "drop_path", "tokenizer", "source_tokenizer", "dtype", "name", "initializer_std", "pad_id",
+        "source_pad_id", "start_id", "end_id", "label_smoothing", "preprocessing"}  # fmt: skip
+
+
+def load(source: "str | Path", id: str | None = None, **options: Any) -> Any:
+    """A model with the weights of a folder of Hugging Face.
+
+    The configuration there says the sizes; its tokenizer comes along where its files are there.
+
+    Args:
+        source: The folder, or `"hf:NAME"`, `"hf:NAME@REVISION"` to fetch it.
+        id: The model or preset that it should be; None for what it is.
+        **options: Options of the model, such as `head` or `dropout`. Another head than the folder's begins anew.
+
+    Returns:
+        The model.
+
+    Raises:
+        FileFormatError: A file is missing, damaged or malicious; the message names the tensor.
+        ConfigError: The model does not fit; the message lists all differences.
+    """
+    folder = hub.fetch(source)
+    foreign = tensors.read_json(folder / "config.json")
+    converter = converter_for("hf", foreign.get("model_type"))
+    found = converter.options(foreign)
+    _require_same(converter, id, found, options, source)
+    have = tensors.open_folder(folder)
+    head = options.pop("head", None)
+    own = converter.head(foreign, have)
+    if head is None:
+        head = own
+    if head is None:
+        named = ", ".join(foreign.get("architectures") or ["nothing"])
+        raise ConfigError(
+            f"The folder holds {named}, whose head is not known here. Say which you want, such as head='features'; "
+            f"with weights: {', '.join(dict.fromkeys(converter.heads.values()))}. Received: {str(source)!r}"
+        )
+    chosen = {**found, **vocabularies.read(folder, converter, found), **options, "head": head}
+    fresh = own is None or block_spec("head", head)["name"] != block_spec("head", own)["name"]
+    with compat.without_allocation():  # a configuration may claim sizes that the files do not have
+        shapes = {w.path: tuple(w.shape) for w in config.build_model(converter.family, **chosen).weights}
+    plan = match(converter, chosen, shapes, have, fresh_head=fresh)
+    with compat.without_initialisation(set(plan)):
+        model = config.build_model(converter.family, **chosen)
+    _fill(model, plan, have)
+    return model
+
+
+def converter_for(origin: str, kind: Any) -> Converter:
+    """The converter for a foreign kind of model, a built-in's or a plugin's."""
+    wanted = f"{origin}/{kind}"
+    entries = [(e, _reads(e)) for e in registry.entries("converter")]
+    found = [e for e, kinds in entries if wanted in kinds]
+    if not found:
+        known = sorted({k for _, kinds in entries for k in kinds})
+        raise ConfigError(
+            f"No converter reads models of the type {kind!r}. Those that there are: "
+            f"{', '.join(k.partition('/')[2] for k in known if k.startswith(origin + '/'))}."
+        )
+    if len(found) > 1:
+        raise PluginError(f"Several converters read {wanted}: {', '.join(e.id for e in found)}. Disable all but one.")
+    return registry.resolve("converter", found[0].id)()
+
+
+def _reads(entry):
+    """What a converter reads, without importing a package for it."""
+    return entry.manifest.get("supports", ()) if entry.plugin else registry.resolve("converter", entry.id).supports
+
+
+def _require_same(converter, id, found, options, source):
+    """Refuses what the user asked for and the folder is not."""
+    problems = []
+    asked = dict(options)
+    if id is not None:
+        entry = registry.find("model", id)
+        if entry.id != converter.family:
+            raise ConfigError(
+                f"The folder holds a model for `{converter.family}`. Received: {id!r} with weights={str(source)!r}"
+            )
+        asked = {**config.preset_of(entry, id), **options}
+    for name, value in asked.items():
+        if name not in FREE and name in found and value != found[name]:
+            problems.append(f"{name} is {found[name]!r} there, {value!r} was asked for")
+        elif name not in FREE and name not in found and name in options:
+            default = config.options_of(registry.resolve("model", converter.family)).get(name)
+            if default is not None and value != default.default:
+                problems.append(f"{name} is {default.default!r} there, {value!r} was asked for")
+    if problems:
+        raise ConfigError(f"The weights do not fit: {'; '.join(problems)}. Received: weights={str(source)!r}")
+
+
+def match(converter, options, shapes, have, fresh_head=False):
+    """Which tensors make which weight; nothing is read yet.
+
+    Args:
+        converter: The converter.
+        options: The model's options, `head` included.
+        shapes: By path, the shapes of our weights.
+        have: The tensors there.
+        fresh_head: Whether the head's weights are not looked for.
+
+    Returns:
+        By path of ours: its rule.
+
+    Raises:
+        FileFormatError: All that is missing, surplus or of another shape.
+    """
+    head = block_spec("head", options["head"])["name"]
+    prefix = converter.prefix_in(have)
+    rules = {r.ours: r for r in converter.rules(options, head, prefix) if r.ours in shapes}
+    problems, plan, used = [], {}, set()
+    for path, shape in shapes.items():
+        rule = rules.get(path)
+        if rule is None or (fresh_head and path.startswith("head/")):
+            if rule is None and not path.startswith(("head/", "pooler/")):
+                problems.append(f"nothing there is our {path}")
+            continue
+        missing = [n for n in rule.theirs if n not in have]
+        used.update(rule.theirs)
+        if missing:
+            if not (rule.optional and len(missing) == len(rule.theirs)):
+                problems += [f"{n} is missing" for n in missing]
+            continue
+        for name, wanted in zip(rule.theirs, rule.shapes(shape, options), strict=True):
+            if have.shape(name) != wanted:
+                problems.append(f"{name} has shape {have.shape(name)}, not {wanted}")
+        plan[path] = rule
+    known = {n for h in converter.head_tables for r in converter.rules(options, h, prefix) for n in r.theirs}
+    surplus = [n for n in have if n not in used | known and not converter.carries_nothing(n)]
+    problems += [f"{n} is not known" for n in surplus]
+    if problems:
+        more = f" (and {len(problems) - 12} more)" if len(problems) > 12 else ""
+        raise FileFormatError(f"The tensors do not fit `{converter.family}`: {'; '.join(problems[:12])}{more}.")
+    return plan
+
+
+def _fill(model, plan, have):
+    weights = {w.path: w for w in model.weights}
+    for path, rule in plan.items():
+        weights[path].assign(rule.read(have, model.options))
+
+
+def save(model: Any, folder: "str | Path", *, type: str | None = None) -> None:
+    """Writes a model as a folder that Hugging Face's transformers load: configuration, weights, tokenizer.
+
+    Args:
+        model: A model of ours.
+        folder: The folder; it is made where it is not there.
+        type: The type of model there, such as `"roberta"`; None for the first that fits.
+
+    Raises:
+        ConfigError: The model has what theirs has not; the message lists all of it.
+    """
+    converter = converter_of(model, "hf", type)
+    foreign = converter.config(model)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    head = model.head.registry_entry.id
+    weights = {w.path: w for w in model.weights}
+    planned = []
+    for rule in converter.rules(model.options, head):
+        if rule.ours not in weights:
+            continue
+        variable = weights[rule.ours]
+        for i, (name, shape) in enumerate(zip(rule.theirs, rule.shapes(variable.shape, model.options), strict=True)):
+            planned.append((name, shape, _part(rule, variable, model.options, i)))
+    tensors.write(folder / tensors.SINGLE, planned)
+    (folder / tensors.INDEX).unlink(missing_ok=True)
+    tensors.write_json(folder / "config.json", foreign)
+    vocabularies.write(folder, model)
+
+
+def _part(rule, variable, options, i):
+    from keras import ops
+
+    return lambda: rule.to_theirs(np.asarray(ops.convert_to_numpy(variable.value), "float32"), options)[i]
+
+
+def converter_of(model: Any, origin: str = "hf", type: str | None = None) -> Converter:
+    """The converter that writes a model of ours; of several, the first that can."""
+    family = model.registry_entry.id
+    entries = [e for e in registry.entries("converter") if type is None or f"{origin}/{type}" in _reads(e)]
+    found = [registry.resolve("converter", e.id)() for e in entries]
+    found = [c for c in found if c.family == family and c.origin == origin]
+    errors = []
+    for converter in found:
+        try:
+            converter.config(model)
+        except ConfigError as error:
+            errors.append(str(error))
+        else:
+            return converter
+    raise ConfigError("\n".join(errors) if errors else f"No converter writes the model `{family}` as {origin}.")

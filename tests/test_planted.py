@@ -442,8 +442,8 @@ def _with_signature(function):
 
 
 def test_every_check_has_a_planted_bug():
-    """The names of all checks appear in this file, and in `only` lists that fail."""
-    text = Path(__file__).read_text()
+    """The names of all checks appear in these files, in `only` lists that fail."""
+    text = "".join(p.read_text() for p in Path(__file__).parent.glob("test_planted*.py"))
     missing = [c.name for c in CHECKS if f'"{c.name}"' not in text]
     assert not missing
 

@@ -1,5 +1,6 @@
 """Weights from elsewhere: folders of Hugging Face and backbones of KerasHub become models of ours, and go back."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from kerastf.convert.base import Converter
 from kerastf.errors import ConfigError, FileFormatError, PluginError
 from kerastf.slots import block_spec
 
-__all__ = ["Converter", "converter_for", "converter_of", "load", "save"]
+__all__ = ["Converter", "converter_for", "converter_of", "fill", "foreign_tensors", "load", "match", "save"]
 
 # Options that a user may set freely: they change no weight of the body.
 FREE = {"head", "dropout", "drop_path", "tokenizer", "source_tokenizer", "dtype", "name", "initializer_std", "pad_id",
@@ -41,6 +42,7 @@ def load(source: "str | Path", id: str | None = None, **options: Any) -> Any:
     found = converter.options(foreign)
     _require_same(converter, id, found, options, source)
     have = tensors.open_folder(folder)
+    _require_possible(found, have)
     head = options.pop("head", None)
     own = converter.head(foreign, have)
     if head is None:
@@ -58,7 +60,7 @@ def load(source: "str | Path", id: str | None = None, **options: Any) -> Any:
     plan = match(converter, chosen, shapes, have, fresh_head=fresh)
     with compat.without_initialisation(set(plan)):
         model = config.build_model(converter.family, **chosen)
-    _fill(model, plan, have)
+    fill(model, plan, have)
     return model
 
 
@@ -103,6 +105,19 @@ def _require_same(converter, id, found, options, source):
                 problems.append(f"{name} is {default.default!r} there, {value!r} was asked for")
     if problems:
         raise ConfigError(f"The weights do not fit: {'; '.join(problems)}. Received: weights={str(source)!r}")
+
+
+def _require_possible(found, have):
+    """Refuses sizes that the files cannot hold, before anything is built with them."""
+    numbers, names = sum(math.prod(have.shape(n)) for n in have), sum(1 for _ in have)
+    problems = [
+        f"{name} is {value:,}, and the files hold {limit:,} {what}"
+        for name, value in found.items()
+        for limit, what in [(names, "tensors") if name == "num_layers" else (numbers, "numbers")]
+        if isinstance(value, int) and value > limit
+    ]
+    if problems:
+        raise FileFormatError(f"config.json does not belong to these weights: {'; '.join(problems)}.")
 
 
 def match(converter, options, shapes, have, fresh_head=False):
@@ -150,7 +165,8 @@ def match(converter, options, shapes, have, fresh_head=False):
     return plan
 
 
-def _fill(model, plan, have):
+def fill(model, plan, have):
+    """Puts tensors into the weights of a model, as `match` planned it."""
     weights = {w.path: w for w in model.weights}
     for path, rule in plan.items():
         weights[path].assign(rule.read(have, model.options))
@@ -171,19 +187,22 @@ def save(model: Any, folder: "str | Path", *, type: str | None = None) -> None:
     foreign = converter.config(model)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    head = model.head.registry_entry.id
-    weights = {w.path: w for w in model.weights}
-    planned = []
-    for rule in converter.rules(model.options, head):
-        if rule.ours not in weights:
-            continue
-        variable = weights[rule.ours]
-        for i, (name, shape) in enumerate(zip(rule.theirs, rule.shapes(variable.shape, model.options), strict=True)):
-            planned.append((name, shape, _part(rule, variable, model.options, i)))
-    tensors.write(folder / tensors.SINGLE, planned)
+    tensors.write(folder / tensors.SINGLE, foreign_tensors(converter, model))
     (folder / tensors.INDEX).unlink(missing_ok=True)
     tensors.write_json(folder / "config.json", foreign)
     vocabularies.write(folder, model)
+
+
+def foreign_tensors(converter: Converter, model: Any) -> list[tuple[str, tuple[int, ...], Any]]:
+    """The tensors there that a model of ours becomes: name, shape, and a function that gives the array."""
+    weights = {w.path: w for w in model.weights}
+    planned = []
+    for rule in converter.rules(model.options, model.head.registry_entry.id):
+        if rule.ours in weights:
+            variable = weights[rule.ours]
+            for i, pair in enumerate(zip(rule.theirs, rule.shapes(variable.shape, model.options), strict=True)):
+                planned.append((*pair, _part(rule, variable, model.options, i)))
+    return planned
 
 
 def _part(rule, variable, options, i):

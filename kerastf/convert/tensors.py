@@ -80,6 +80,30 @@ class Tensors:
         return flat.reshape(place.shape)
 
 
+class Arrays(Tensors):
+    """Arrays in memory, as `Tensors` are in files.
+
+    Args:
+        arrays: By name.
+    """
+
+    def __init__(self, arrays: dict[str, np.ndarray]):
+        super().__init__({})
+        self.arrays = arrays
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.arrays
+
+    def __iter__(self):
+        return iter(self.arrays)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.arrays[name].shape)
+
+    def read(self, name: str) -> np.ndarray:
+        return self.arrays[name]
+
+
 def open_folder(folder: "str | Path") -> Tensors:
     """The tensors of a folder: those of `model.safetensors`, or of the files that its index names.
 

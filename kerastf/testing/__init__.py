@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kerastf import config, registry
 from kerastf.errors import ConfigError, PluginError, UnknownNameError
-from kerastf.testing import generic, heads, models, samplers, sequences  # noqa: F401  (they add their checks)
+from kerastf.testing import converters, generic, heads, models, samplers, sequences  # noqa: F401  (they add their checks)
 from kerastf.testing.models import reference_generate
 from kerastf.testing.report import CHECKS, ContractError, Report, run_checks
 from kerastf.testing.subjects import BlockSubject, ModelSubject, Subject
@@ -144,4 +144,4 @@ def subject(kind, id, options=None) -> Subject:
     registry.require_kind(kind)
     if kind == "model":
         return ModelSubject(id, options or {})
-    return (Subject if kind == "sampler" else BlockSubject)(kind, id, options or {})
+    return (Subject if kind in ("sampler", "converter") else BlockSubject)(kind, id, options or {})

@@ -1,0 +1,286 @@
+"""Weights from elsewhere: what is read, what is refused and how, and what goes back."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from keras import ops
+
+import kerastf
+from kerastf import convert, text
+from kerastf.convert import tensors
+from kerastf.errors import ConfigError, FileFormatError
+
+SIZES = {"vocab_size": 40, "max_length": 12, "dim": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder of a small GPT-2."""
+    path = tmp_path_factory.mktemp("gpt2") / "folder"
+    convert.save(kerastf.create_model("gpt", **SIZES), path)
+    return path
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+def change(folder, **settings):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **settings}))
+
+
+def test_what_was_saved_is_loaded(folder):
+    model = kerastf.create_model("gpt", weights=folder)
+    again = kerastf.create_model("gpt", weights=str(folder), dropout=0.3, name="other")
+    tokens = ops.ones((2, 5), dtype="int32")
+    np.testing.assert_array_equal(model(tokens), again(tokens))
+    assert again.name == "other" and again.options["dropout"] == 0.3
+    assert convert.load(folder).count_params() == model.count_params()
+
+
+def test_the_body_with_another_head(folder):
+    model = kerastf.create_model("gpt", weights=folder, head={"name": "classifier", "num_classes": 3})
+    whole = kerastf.create_model("gpt", weights=folder)
+    tokens = ops.ones((2, 5), dtype="int32")
+    assert tuple(model(tokens).shape) == (2, 3)
+    for path in ("embedding/matrix", "layer_1/attention/qkv/kernel", "norm/gain"):
+        pair = [next(w for w in m.weights if w.path == path) for m in (model, whole)]
+        np.testing.assert_array_equal(*pair)
+    assert float(ops.std(model.head.weights[0])) > 0  # begun anew, not left at zeros
+
+
+def test_a_model_with_fresh_weights_is_not_changed(folder):
+    kerastf.create_model("gpt", weights=folder)
+    assert float(ops.std(kerastf.create_model("gpt", **SIZES).weights[0])) == pytest.approx(0.02, rel=0.2)
+
+
+@pytest.mark.parametrize("id, options, part", [
+    ("gpt.nano", {}, "num_layers is 2 there, 3 was asked for"), ("gpt", {"dim": 32}, "dim is 16 there, 32 was asked for"),
+    ("gpt", {"norm": "rms"}, "norm is 'layer' there, 'rms' was asked for"),
+    ("gpt", {"norm_order": "post"}, "norm_order is 'pre' there"), ("bert", {}, "a model for `gpt`"),
+])  # fmt: skip
+def test_what_was_asked_for_must_fit(folder, id, options, part):
+    with pytest.raises(ConfigError) as caught:
+        kerastf.create_model(id, weights=folder, **options)
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("settings, part", [
+    ({"model_type": "llama"}, "No converter reads models of the type 'llama'. Those that there are: bert, deit"),
+    ({"activation_function": "mish"}, "activation_function is 'mish'"),
+    ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+    ({"architectures": ["GPT2DoubleHeadsModel"]}, "holds GPT2DoubleHeadsModel, whose head is not known here"),
+    ({"n_embd": 10**9}, "dim is 1,000,000,000"), ({"n_layer": 10**4}, "num_layers is 10,000"), ({"vocab_size": -1}, "vocab_size"), ({"n_embd": "many"}, "dim"),
+])  # fmt: skip
+def test_a_configuration_that_does_not_fit(copy, settings, part):
+    change(copy, **settings)
+    with pytest.raises((ConfigError, FileFormatError)) as caught:
+        kerastf.create_model("gpt", weights=copy)
+    assert part in str(caught.value)
+
+
+def test_all_differences_at_once(copy):
+    change(copy, activation_function="mish", add_cross_attention=True)
+    with pytest.raises(ConfigError, match="mish.*add_cross_attention"):
+        kerastf.create_model("gpt", weights=copy)
+
+
+def write_raw(path, header, data=b"", length=None):
+    body = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes((len(body) if length is None else length).to_bytes(8, "little") + body + data)
+
+
+GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+WRONG = {
+    "no header": (b"", b"", 0), "cut": (b"{", b"", 100), "huge": (b"{}", b"", 2**62), "not JSON": (b"{x}", b"", None),
+    "a list": (b"[1]", b"", None), "not UTF-8": (b"\xff\xfe{}", b"", None), "deep": (b"[" * 10**5, b"", None),
+    "twice": (b'{"a": 1, "a": 2}', b"", None), "no place": ({"a": {"dtype": "F32", "shape": [2]}}, b"", None),
+    "type": ({"a": {**GOOD, "dtype": "F8"}}, bytes(8), None), "type is a list": ({"a": {**GOOD, "dtype": []}}, bytes(8), None),
+    "negative": ({"a": {**GOOD, "shape": [-2]}}, bytes(8), None), "true": ({"a": {**GOOD, "shape": [True, 2]}}, bytes(8), None),
+    "many axes": ({"a": {**GOOD, "shape": [1] * 99 + [2]}}, bytes(8), None), "float": ({"a": {**GOOD, "shape": [2.0]}}, bytes(8), None),
+    "vast": ({"a": {**GOOD, "shape": [2**40, 2**40], "data_offsets": [0, 2**82]}}, bytes(8), None),
+    "backwards": ({"a": {**GOOD, "data_offsets": [8, 0]}}, bytes(8), None),
+    "other size": ({"a": {**GOOD, "shape": [3]}}, bytes(8), None), "beyond the end": ({"a": GOOD}, bytes(7), None),
+    "overlap": ({"a": GOOD, "b": {**GOOD, "data_offsets": [4, 12]}}, bytes(12), None),
+    "a gap": ({"a": {**GOOD, "data_offsets": [4, 12]}}, bytes(12), None), "a tail": ({"a": GOOD}, bytes(9), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_malformed_files(case, tmp_path):
+    write_raw(tmp_path / "model.safetensors", *WRONG[case])
+    with pytest.raises(FileFormatError) as caught:
+        tensors.open_folder(tmp_path)
+    header = WRONG[case][0]
+    if isinstance(header, dict):
+        assert any(repr(name) in str(caught.value) for name in header) or case == "a tail"
+    assert "model.safetensors" in str(caught.value)
+
+
+def test_names_of_shards_cannot_leave_the_folder(tmp_path):
+    write_raw(tmp_path / "outside.safetensors", {"a": GOOD}, bytes(8))
+    inside = tmp_path / "folder"
+    inside.mkdir()
+    for name in ("../outside.safetensors", str(tmp_path / "outside.safetensors"), "..\\outside.safetensors", "config.json", "",
+                 "a\0.safetensors"):  # fmt: skip
+        (inside / tensors.INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
+        with pytest.raises(FileFormatError, match="refused"):
+            tensors.open_folder(inside)
+
+
+@pytest.mark.parametrize("index, part", [
+    ([], "must hold a JSON object"), ({}, "weight_map"), ({"weight_map": {}}, "weight_map"), ({"weight_map": {"a": 1}}, "weight_map"),
+    ({"weight_map": {"a": "no.safetensors"}}, "cannot be read"), ({"weight_map": {"b": "one.safetensors"}}, "'a'"),
+    ({"weight_map": {"a": "one.safetensors", "b": "one.safetensors"}}, "'b'"),
+])  # fmt: skip
+def test_an_index_that_lies(tmp_path, index, part):
+    write_raw(tmp_path / "one.safetensors", {"a": GOOD}, bytes(8))
+    (tmp_path / tensors.INDEX).write_text(json.dumps(index))
+    with pytest.raises(FileFormatError) as caught:
+        tensors.open_folder(tmp_path)
+    assert part in str(caught.value)
+
+
+def test_files_that_can_run_code_are_refused(copy):
+    (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
+    with pytest.raises(FileFormatError, match="can run code.*save_pretrained"):
+        kerastf.create_model("gpt", weights=copy)
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "F64"])
+def test_types_of_numbers(kind, tmp_path):
+    values = np.array([0.0, 1.0, -2.5, 0.15625, 3e4], "float32")
+    if kind == "BF16":
+        data = (values.view("uint32") >> 16).astype("uint16").tobytes()
+    else:
+        data = values.astype(tensors.TYPES[kind]).tobytes()
+    header = {"a": {"dtype": kind, "shape": [5], "data_offsets": [0, len(data)]}}
+    write_raw(tmp_path / "model.safetensors", header, data)
+    found = tensors.open_folder(tmp_path).read("a")
+    np.testing.assert_allclose(found, values, rtol=2**-7)
+    assert found.dtype == (np.float64 if kind == "F64" else np.float32)
+
+
+def test_the_file_is_the_same_for_the_library(folder):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    theirs = safetensors.load_file(folder / "model.safetensors")
+    ours = tensors.open_folder(folder)
+    assert sorted(theirs) == sorted(ours)
+    for name, array in theirs.items():
+        np.testing.assert_array_equal(array, ours.read(name))
+
+
+def test_what_cannot_be_written_is_listed(tmp_path):
+    model = kerastf.create_model("gpt", **SIZES, norm="rms", position="rotary")
+    with pytest.raises(ConfigError) as caught:
+        convert.save(model, tmp_path / "no")
+    assert "norm is" in str(caught.value) and "position is" in str(caught.value)
+    assert not (tmp_path / "no").exists()
+    with pytest.raises(ConfigError, match="No converter writes the model `rnn`"):
+        convert.save(kerastf.create_model("rnn", vocab_size=9, dim=4, units=4, num_layers=1), tmp_path / "no")
+
+
+def test_a_tokenizer_goes_there_and_back(tmp_path):
+    texts = ["the cat sat on the mat, and the dog sat too!", "Straße, déjà vu 😀", "a\tb\n c  d"]
+    for name, special in (("bpe", ("end", "pad")), ("wordpiece", text.BERT)):
+        tokenizer = text.train(name, texts, 300 if name == "bpe" else 80, special_tokens=special)
+        family = "gpt" if name == "bpe" else "bert"
+        sizes = {k: v for k, v in SIZES.items() if k != "vocab_size"}
+        model = kerastf.create_model(family, tokenizer=tokenizer, **sizes)
+        convert.save(model, tmp_path / name)
+        again = kerastf.create_model(family, weights=tmp_path / name)
+        for line in texts:
+            assert again.tokenizer.encode(line) == tokenizer.encode(line)
+        assert again.tokenizer.special_ids == tokenizer.special_ids
+        convert.save(again, tmp_path / f"{name}_again")
+        for file in (tmp_path / name).iterdir():
+            assert (tmp_path / f"{name}_again" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_preprocessing_goes_there_and_back(tmp_path):
+    prepared = {"scale": 1 / 255, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
+    model = kerastf.create_model(
+        "vit",
+        image_size=8,
+        patch_size=4,
+        dim=8,
+        num_layers=1,
+        num_heads=2,
+        num_classes=3,
+        preprocessing=prepared,
+        mlp_dim=16,
+    )
+    convert.save(model, tmp_path / "vit")
+    again = kerastf.create_model("vit", weights=tmp_path / "vit")
+    assert again.options["preprocessing"] == prepared
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype("uint8")
+    np.testing.assert_allclose(model(images), again(images), atol=1e-6)
+
+
+# --- fuzzed
+
+
+def broken(data, rng):
+    """One of many ways to spoil a file."""
+    data, kind = bytearray(data), rng.integers(5)
+    length = int.from_bytes(data[:8], "little")
+    if kind == 0:  # a byte anywhere in the header
+        data[rng.integers(8, 8 + length)] = rng.integers(256)
+    elif kind == 1:  # the length
+        data[rng.integers(8)] = rng.integers(256)
+    elif kind == 2:
+        data = data[: rng.integers(len(data))]
+    elif kind == 3:  # a number of the header
+        header = data[8 : 8 + length].decode()
+        places = [i for i, c in enumerate(header) if c.isdigit()]
+        at = places[rng.integers(len(places))]
+        header = header[:at] + str(rng.choice([0, 9, 10**9, 2**63, -1])) + header[at + 1 :]
+        data = len(header.encode()).to_bytes(8, "little") + header.encode() + data[8 + length :]
+    else:
+        at = rng.integers(len(data))
+        data[at:at] = rng.bytes(rng.integers(1, 50))
+    return bytes(data)
+
+
+def fuzz(folder, count, seed):
+    """How many of that many spoilt files were refused; any other error, or a slow one, is raised."""
+    import time
+
+    path = folder / "model.safetensors"
+    sound, rng, refused = path.read_bytes(), np.random.default_rng(seed), 0
+    converter = convert.converter_for("hf", "gpt2")
+    options = {**converter.options(tensors.read_json(folder / "config.json")), "head": "language_model"}
+    shapes = {w.path: tuple(w.shape) for w in kerastf.create_model("gpt", **options).weights}
+    for _ in range(count):
+        path.write_bytes(broken(sound, rng))
+        began = time.monotonic()
+        try:
+            have = tensors.open_folder(folder)
+            for rule in convert.match(converter, options, shapes, have).values():
+                rule.read(have, options)
+        except FileFormatError:
+            refused += 1
+        assert time.monotonic() - began < 5
+    path.write_bytes(sound)
+    return refused
+
+
+def test_spoilt_files_do_nothing_but_fail(copy):
+    assert fuzz(copy, 500, seed=0) > 300  # a changed weight is no error
+
+
+@pytest.mark.slow
+def test_ten_thousand_spoilt_files(copy):
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused = fuzz(copy, 10_000, seed=1)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(
+        f"{refused} of 10,000 refused; memory grew by {grown} KB, the file has {(copy / 'model.safetensors').stat().st_size} bytes"
+    )
+    assert refused > 6_000 and grown * 1024 < 2**25

@@ -61,7 +61,8 @@ def train(source, out=None, *, settings=(), fresh=False, stream=None):
             results = folder.read_json("results.json")
             print(f"{folder.path} is finished: {_show(results)}. --fresh trains anew.", file=stream)
             return results
-        with precision(recipe.training["precision"]), contextlib.nullcontext() if chosen is None else chosen.scope():
+        scope = contextlib.nullcontext() if chosen is None else chosen.scope()
+        with precision(recipe.training["precision"]), scope:
             compat.start_exact(recipe.training["seed"], recipe.training["deterministic"])
             base = load_start(recipe)
             found = load_data(recipe, base)
@@ -70,7 +71,8 @@ def train(source, out=None, *, settings=(), fresh=False, stream=None):
             # A model may do several steps at a time; the run must be able to stop where it evaluates, saves and ends.
             stops = (recipe.training[k] for k in ("evaluate_every", "save_every", "steps"))
             model.steps_per_execution = math.gcd(model.steps_per_execution, *stops)
-        return _train(recipe, folder, found, model, stream, chosen, chief)
+            last = checkpoints.restore(folder.checkpoints, model, tell=lambda text: print(text, file=stream))
+        return _train(recipe, folder, found, model, last, stream, chosen, chief)
 
 
 def _devices(tables):
@@ -82,9 +84,9 @@ def _devices(tables):
     return strategy(devices)
 
 
-def _train(recipe, folder, found, model, stream, chosen, chief):
+def _train(recipe, folder, found, model, last, stream, chosen, chief):
     total = recipe.training["steps"]
-    step, state, metrics = checkpoints.restore(folder.checkpoints, model, tell=lambda t: print(t, file=stream))
+    step, state, metrics = last
     if chief:
         _write_words(folder, found)
         folder.keep_rows(step)

@@ -297,3 +297,16 @@ def test_what_people_expect_goes_on_too(tmp_path, settings):
     training.train("gpt", again, settings=settings, stream=io.StringIO())
     assert arrays(whole, 6) == arrays(again, 6)
     assert rows(whole) == rows(again)
+
+
+def test_replicas_go_on(tmp_path):
+    """Two replicas: six steps, or three, a stop, and three. In processes of their own: devices are set once."""
+    settings = ("training.steps=6", "training.save_every=3", "training.evaluate_every=6", "training.devices=cpu:2")
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    assert run(whole, *settings).returncode == 0
+    shutil.copytree(whole, again)
+    (again / "checkpoints" / "step-000000006.zip").unlink()
+    (again / "results.json").unlink()
+    done = run(again, *settings)
+    assert done.returncode == 0 and "Going on from step 3." in done.stdout, done.stderr
+    assert arrays(whole, 6) == arrays(again, 6)

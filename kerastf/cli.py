@@ -109,6 +109,21 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--beams", type=int, default=1, help="search with this many beams instead (1)")
     command.add_argument("--plugins", default="all", help="plugins the file may use: all, none, or ns,ns (all)")
 
+    command = add(
+        "convert", _convert, "Make a .keras file of weights from elsewhere.",
+        epilog="Examples: kerastf convert hf:gpt2 gpt2.keras; kerastf convert folder bert.keras --head features",
+    )  # fmt: skip
+    command.add_argument("source", help="a folder of Hugging Face, hf:NAME, hf:NAME@REVISION, or a file of word2vec")
+    command.add_argument("file", help="the .keras file to write")
+    command.add_argument("--head", help="another head than the source's; it begins anew")
+
+    command = add("export", _export, "Write a saved model for another program.")
+    command.add_argument("file", help="a .keras file")
+    command.add_argument("--to", required=True, choices=("hf", "savedmodel", "onnx", "litert"), help="the format")
+    command.add_argument("--out", help="the folder or file to write (beside the file)")
+    command.add_argument("--type", help="for hf: the type of model there, such as roberta (the first that fits)")
+    command.add_argument("--plugins", default="all", help="plugins the file may use: all, none, or ns,ns (all)")
+
     command = add("demo", _demo, "Train a small GPT on embedded text, sample, save, load, draw. About two minutes.")
     command.add_argument("--out", default="demo", help="folder for the model and the picture (demo)")
     command.add_argument("--steps", type=int, default=900, help="training steps (900)")
@@ -307,6 +322,10 @@ def _predict(options):
         print(json.dumps(found, ensure_ascii=False))
 
 
+def _allowed(plugins):
+    return plugins if plugins in ("all", "none") else plugins.split(",")
+
+
 def _generate(options):
     from pathlib import Path
 
@@ -317,8 +336,7 @@ def _generate(options):
         from kerastf.training import RunFolder
 
         file = RunFolder(file).model_path()
-    allowed = options.plugins if options.plugins in ("all", "none") else options.plugins.split(",")
-    model = load_model(file, plugins=allowed, compile=False)
+    model = load_model(file, plugins=_allowed(options.plugins), compile=False)
     sampler = {"name": options.sampler}
     if options.temperature is not None:
         sampler["temperature"] = options.temperature
@@ -328,6 +346,31 @@ def _generate(options):
             options.prompt, max_length=options.max_length, sampler=plain, seed=options.seed, num_beams=options.beams
         )
     )
+
+
+def _convert(options):
+    from kerastf import convert
+
+    _quiet()
+    if not options.file.endswith(".keras"):
+        raise ValueError(f"A model is saved to a .keras file. Received: {options.file!r}")
+    model = convert.load(options.source, **({"head": options.head} if options.head else {}))
+    model.save(options.file)
+    words = f", {model.tokenizer.vocab_size:,} tokens" if getattr(model, "tokenizer", None) else ""
+    print(f"{options.file}: {model.registry_entry.id}, {model.count_params():,} parameters{words}")
+
+
+def _export(options):
+    from pathlib import Path
+
+    from kerastf import convert
+    from kerastf.checkpoint import load_model
+
+    _quiet()
+    suffix = {"onnx": ".onnx", "litert": ".tflite"}.get(options.to, f"_{options.to}")
+    path = options.out or str(Path(options.file).with_suffix("")) + suffix
+    model = load_model(options.file, plugins=_allowed(options.plugins), compile=False)
+    print(convert.export(model, path, options.to, type=options.type))
 
 
 def _demo(options):

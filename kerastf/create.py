@@ -17,8 +17,8 @@ def create_model(
         id: A family (`"gpt"`) or a preset (`"gpt.nano"`).
         config: A TOML or JSON file with options, or a dict of them.
         weights: Where weights come from: a folder of Hugging Face, or `"hf:NAME"` to fetch one. Its own configuration
-            says the sizes, and what was asked for must agree with it; its tokenizer comes along. None for weights as
-            they begin.
+            says the sizes, and what was asked for must agree with it; its tokenizer comes along. For `word2vec`, a file
+            of vectors. None for weights as they begin.
         **options: The family's options and slots; `kerastf info gpt` lists them.
 
     Returns:

@@ -82,3 +82,76 @@ def write_word2vec(path, words, matrix, *, binary=False):
             # Nine digits bring every float32 back unchanged.
             numbers = row.tobytes() + b"\n" if binary else (" ".join(f"{v:.9g}" for v in row) + "\n").encode()
             file.write(word.encode("utf-8") + b" " + numbers)
+
+
+def read_word2vec(path):
+    """Reads vectors in the format of word2vec, text or binary; which of them it is, the file shows.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The words, and their vectors `(V, C)` as float32.
+
+    Raises:
+        FileFormatError: The file is not what its first line says.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            return _read_rows(file, path.name, path.stat().st_size)
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _read_rows(file, name, size):
+    head = file.readline(64).split()
+    if len(head) != 2 or not all(n.isdigit() for n in head):
+        raise FileFormatError(
+            f"{name} is no file of word2vec: its first line says no number of words and of dimensions."
+        )
+    count, dim = map(int, head)
+    if not count or not dim or count * (2 * dim + 1) > size:  # a number takes two bytes at least, a word one
+        raise FileFormatError(f"{name} says {count:,} words of {dim:,} numbers, and has {size:,} bytes.")
+    start = file.tell()
+    binary = not _is_text(file.readline(64 + 32 * dim), dim)
+    file.seek(start)
+    words, matrix = [], np.empty((count, dim), "float32")
+    for row in matrix:
+        words.append(_read_word(file, name, len(words)))
+        if binary:
+            data = file.read(4 * dim)
+            found = np.frombuffer(data, "<f4") if len(data) == 4 * dim else []
+        else:
+            found = _numbers(file.readline())
+        if len(found) != dim:
+            raise FileFormatError(f"{name}: the row of {words[-1]!r}, number {len(words)}, has not {dim} numbers.")
+        row[:] = found
+    if len(set(words)) != count:
+        raise FileFormatError(f"{name} has a word twice.")
+    return words, matrix
+
+
+def _is_text(line, dim):
+    return len(line.split(b" ", 1)) == 2 and len(_numbers(line.split(b" ", 1)[1])) == dim
+
+
+def _numbers(text):
+    try:
+        return [float(n) for n in text.split()]
+    except ValueError:
+        return []
+
+
+def _read_word(file, name, row):
+    found = b""
+    while not found.endswith(b" "):
+        sign = file.read(1)
+        if not sign or len(found) > 1000:
+            raise FileFormatError(f"{name} ends within row {row + 1}, or a word has no end there.")
+        if not (sign == b"\n" and not found):  # a binary row may end with a line feed
+            found += sign
+    try:
+        return found[:-1].decode("utf-8")
+    except UnicodeDecodeError:
+        raise FileFormatError(f"{name}: the word of row {row + 1} is not UTF-8.") from None

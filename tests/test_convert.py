@@ -3,14 +3,17 @@
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
 import kerastf
 from kerastf import convert, text
+from kerastf.cli import main
 from kerastf.convert import tensors
 from kerastf.errors import ConfigError, FileFormatError
+from kerastf.testing.subjects import shake
 
 SIZES = {"vocab_size": 40, "max_length": 12, "dim": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.0}
 
@@ -219,6 +222,175 @@ def test_preprocessing_goes_there_and_back(tmp_path):
     assert again.options["preprocessing"] == prepared
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype("uint8")
     np.testing.assert_allclose(model(images), again(images), atol=1e-6)
+
+
+# --- exported
+
+
+def small(family):
+    if family == "vit":
+        return kerastf.create_model("vit", image_size=8, patch_size=4, dim=8, num_layers=1, num_heads=2, num_classes=3)
+    more = {"start_id": 1, "end_id": 2} if family == "transformer" else {}
+    return kerastf.create_model(family, **SIZES, **more)
+
+
+def batch_of(model, rows=1, length=5):
+    return type(model).example_inputs(model.options, rows, length, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("family", ["gpt", "transformer", "vit"])
+@pytest.mark.parametrize("to", ["savedmodel", "onnx", "litert"])
+def test_exported_models_give_the_same(family, to, tmp_path):
+    if to == "onnx":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("tf2onnx")
+    model = small(family)
+    if (family, to) == ("transformer", "onnx"):  # its converter folds a shape of cross-attention wrongly
+        with pytest.raises(ConfigError, match="cannot be written as ONNX: the file does not run"):
+            convert.export(model, tmp_path / "m.onnx", to)
+        assert not (tmp_path / "m.onnx").exists()
+        return
+    inputs = batch_of(model)
+    alone = next(iter(inputs.values())) if len(inputs) == 1 else inputs
+    want = ops.convert_to_numpy(model(alone))
+    path = convert.export(model, tmp_path / {"savedmodel": "model", "onnx": "m.onnx", "litert": "m.tflite"}[to], to)
+    np.testing.assert_allclose(served(path, to, inputs), want, atol=1e-5)
+    with pytest.raises(ConfigError, match="The path exists"):
+        convert.export(model, path, to)
+
+
+def served(path, to, inputs):
+    """What another program makes of the inputs."""
+    if to == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path))
+        names = [i.name for i in session.get_inputs()]
+        return session.run(None, dict(zip(names, inputs.values(), strict=True)))[0]
+    if to == "savedmodel":
+        import tensorflow as tf
+
+        loaded = tf.saved_model.load(str(path))
+        return loaded.serve(next(iter(inputs.values())) if len(inputs) == 1 else inputs).numpy()
+    lite = pytest.importorskip("ai_edge_litert.interpreter").Interpreter(str(path))
+    details = lite.get_input_details()
+    for detail in details:
+        name = next((n for n in inputs if n in detail["name"]), next(iter(inputs)))
+        if tuple(detail["shape"]) != inputs[name].shape:
+            lite.resize_tensor_input(detail["index"], inputs[name].shape)
+    lite.allocate_tensors()
+    for detail in details:
+        name = next((n for n in inputs if n in detail["name"]), next(iter(inputs)))
+        lite.set_tensor(detail["index"], inputs[name])
+    lite.invoke()
+    return lite.get_tensor(lite.get_output_details()[0]["index"])
+
+
+def test_mistakes_of_exports(tmp_path):
+    with pytest.raises(ConfigError, match="to hf, savedmodel, onnx, litert"):
+        convert.export(small("gpt"), tmp_path / "x", "coreml")
+    with pytest.raises(ConfigError, match="ends in .tflite"):
+        convert.export(small("gpt"), tmp_path / "x.lite", "litert")
+
+
+def test_the_command_line(folder, tmp_path, capsys):
+    file = tmp_path / "model.keras"
+    assert main(["convert", str(folder), str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: gpt, 7,424 parameters\n"
+    assert main(["export", str(file), "--to", "hf"]) == 0
+    assert (tmp_path / "model_hf" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert main(["convert", str(folder), str(tmp_path / "model.h5")]) == 2
+    assert main(["convert", str(tmp_path / "none"), str(file)]) == 2
+    assert main(["export", str(file), "--to", "hf"]) == 2
+    assert "The path exists" in capsys.readouterr().err
+
+
+# --- KerasHub
+
+
+def backbones():
+    from keras_hub.models import BertBackbone, GPT2Backbone, ViTBackbone
+
+    sizes = {"num_layers": 2, "num_heads": 4, "hidden_dim": 16, "intermediate_dim": 40, "dropout": 0.0}
+    text = {"vocabulary_size": 50, "max_sequence_length": 12}
+    images = {"image_shape": (8, 16, 3), "patch_size": (4, 8), "mlp_dim": 40}
+    yield "gpt", lambda: GPT2Backbone(**sizes, **text)
+    yield "bert", lambda: BertBackbone(**sizes, **text, num_segments=3)
+    yield (
+        "vit",
+        lambda: ViTBackbone(**{k: v for k, v in sizes.items() if k not in ("dropout", "intermediate_dim")}, **images),
+    )
+
+
+@pytest.mark.parametrize("family", ["gpt", "bert", "vit"])
+def test_backbones_there_and_back(family):
+    backbone = dict(backbones())[family]()
+    shake(backbone, 3)
+    model = convert.from_keras_hub(backbone)
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(1, 50, (3, 10)).astype("int32")
+    keep = np.arange(10) < np.array([10, 6, 8])[:, None] if family == "bert" else np.ones((3, 10), bool)
+    tokens = np.where(keep, tokens, 0).astype("int32")
+    segments = rng.integers(0, 3, (3, 10)).astype("int32")
+    if family == "vit":
+        theirs = ours = rng.normal(size=(3, 8, 16, 3)).astype("float32")
+    else:
+        theirs = {"token_ids": tokens, "padding_mask": keep.astype("int32")}
+        ours = {"tokens": tokens, "segments": segments} if family == "bert" else tokens
+        theirs |= {"segment_ids": segments} if family == "bert" else {}
+    want = backbone(theirs)
+    want = ops.convert_to_numpy(want["sequence_output"] if family == "bert" else want)
+    got = ops.convert_to_numpy(model(ours))
+    kept = keep if family != "vit" else np.ones(got.shape[:2], bool)
+    np.testing.assert_allclose(got[kept], want[kept], atol=2e-5)
+    again = convert.to_keras_hub(model)
+    assert again.get_config().keys() == backbone.get_config().keys()
+    for a, b in zip(again.weights, backbone.weights, strict=True):
+        assert a.path == b.path
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_backbone_with_another_head():
+    backbone = dict(backbones())["gpt"]()
+    model = convert.from_keras_hub(backbone, head="language_model")
+    assert model.generate([3, 4, 5], max_length=8).shape == (8,)
+    with pytest.raises(ConfigError, match="No converter reads models of the type 'GRU'"):
+        convert.from_keras_hub(keras.layers.GRU(3))
+    with pytest.raises(ConfigError, match="norm is"):
+        convert.to_keras_hub(kerastf.create_model("gpt", **SIZES, norm="rms"))
+
+
+# --- vectors
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
+def test_vectors_go_there_and_back(binary, tmp_path):
+    tokenizer = text.train("word", ["the cat sat on the mat", "the dog sat", "l'eau"], special_tokens=())
+    model = kerastf.create_model("word2vec", tokenizer=tokenizer, dim=6)
+    model.save_word2vec(tmp_path / "v", binary=binary)
+    again = kerastf.create_model("word2vec", weights=tmp_path / "v")
+    np.testing.assert_array_equal(again.vectors, model.vectors)
+    assert again.tokenizer.words == model.tokenizer.words
+    assert again.nearest("cat", k=3) == model.nearest("cat", k=3)
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"2\n", b"x y\n", b"2 2\na 1 2\n", b"2 2\na 1 2\nb 1\n", b"2 2\na 1 2\na 1 2\n", b"999999999 999\na 1\n", b"0 2\n",
+    b"2 2\n\xff\xfe 1 2\nb 1 2\n", b"2 1\n" + b"a" * 5000, b"1 4\na " + bytes(15),
+], ids=range(11))  # fmt: skip
+def test_files_that_are_no_vectors(data, tmp_path):
+    (tmp_path / "v").write_bytes(data)
+    with pytest.raises(FileFormatError):
+        kerastf.create_model("word2vec", weights=tmp_path / "v")
+
+
+def test_a_word_that_would_be_cut_is_left_out(tmp_path):
+    (tmp_path / "v").write_text("4 2\nthe 1 2\ne.g. 3 4\nNew_York 5 6\ncat 7 8\n")
+    model = kerastf.create_model("word2vec", weights=tmp_path / "v")
+    assert model.tokenizer.words == ["the", "New_York", "cat"]
+    np.testing.assert_array_equal(model.vector("cat"), [7, 8])
+    with pytest.raises(ConfigError, match="A file of vectors is a `word2vec`"):
+        kerastf.create_model("gpt", weights=tmp_path / "v")
 
 
 # --- fuzzed

@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 from kerastf import compat, config, registry
-from kerastf.convert import hub, tensors, vocabularies
+from kerastf.convert import hub, tensors, vocabularies, word2vec
 from kerastf.convert.base import Converter
+from kerastf.convert.export import export
 from kerastf.errors import ConfigError, FileFormatError, PluginError
 from kerastf.slots import block_spec
 
-__all__ = ["Converter", "converter_for", "converter_of", "fill", "foreign_tensors", "load", "match", "save"]
+__all__ = ["Converter", "converter_for", "converter_of", "export", "fill", "foreign_tensors", "from_keras_hub", "load",
+           "match", "save", "to_keras_hub"]  # fmt: skip
 
 # Options that a user may set freely: they change no weight of the body.
 FREE = {"head", "dropout", "drop_path", "tokenizer", "source_tokenizer", "dtype", "name", "initializer_std", "pad_id",
@@ -20,12 +23,12 @@ FREE = {"head", "dropout", "drop_path", "tokenizer", "source_tokenizer", "dtype"
 
 
 def load(source: "str | Path", id: str | None = None, **options: Any) -> Any:
-    """A model with the weights of a folder of Hugging Face.
+    """A model with weights from elsewhere.
 
-    The configuration there says the sizes; its tokenizer comes along where its files are there.
+    The configuration of a folder says the sizes; its tokenizer comes along where its files are there.
 
     Args:
-        source: The folder, or `"hf:NAME"`, `"hf:NAME@REVISION"` to fetch it.
+        source: A folder of Hugging Face, or `"hf:NAME"`, `"hf:NAME@REVISION"` to fetch it; or a file of word2vec.
         id: The model or preset that it should be; None for what it is.
         **options: Options of the model, such as `head` or `dropout`. Another head than the folder's begins anew.
 
@@ -36,6 +39,10 @@ def load(source: "str | Path", id: str | None = None, **options: Any) -> Any:
         FileFormatError: A file is missing, damaged or malicious; the message names the tensor.
         ConfigError: The model does not fit; the message lists all differences.
     """
+    if Path(source).is_file():
+        if id not in (None, "word2vec"):
+            raise ConfigError(f"A file of vectors is a `word2vec`. Received: {id!r} with weights={str(source)!r}")
+        return word2vec.load(source, **options)
     folder = hub.fetch(source)
     foreign = tensors.read_json(folder / "config.json")
     converter = converter_for("hf", foreign.get("model_type"))
@@ -172,6 +179,45 @@ def fill(model, plan, have):
         weights[path].assign(rule.read(have, model.options))
 
 
+def from_keras_hub(backbone: Any, **options: Any) -> Any:
+    """A model of ours with the weights of a backbone of KerasHub, which stays as it is.
+
+    Args:
+        backbone: A `GPT2Backbone`, `BertBackbone` or `ViTBackbone`, or what a plugin's converter reads.
+        **options: Options of our model, such as `head` or `dropout`. Without a head it gives features.
+
+    Raises:
+        ConfigError: No converter reads it, or it does not fit.
+    """
+    converter = converter_for("keras_hub", type(backbone).__name__)
+    found = {**converter.options(backbone.get_config()), **converter.ours}
+    _require_same(converter, None, found, options, backbone.name)
+    chosen = {"head": "features", **found, **options}
+    have = tensors.Arrays({w.path: np.asarray(ops.convert_to_numpy(w.value)) for w in backbone.weights})
+    model = config.build_model(converter.family, **chosen)
+    shapes = {w.path: tuple(w.shape) for w in model.weights}
+    fill(model, match(converter, model.options, shapes, have, fresh_head=True), have)
+    return model
+
+
+def to_keras_hub(model: Any) -> Any:
+    """A backbone of KerasHub with the weights of a model of ours; its head is left behind.
+
+    Raises:
+        ConfigError: The model has what theirs has not; the message lists all of it.
+    """
+    import keras_hub
+
+    converter = converter_of(model, "keras_hub")
+    settings = {k: v for k, v in converter.config(model).items() if k not in ("architectures", "model_type")}
+    settings["dtype"] = model.dtype_policy.name
+    backbone = getattr(keras_hub.models, converter.model_types[0])(**settings)
+    weights = {w.path: w for w in backbone.weights}
+    for name, _, get in foreign_tensors(converter, model):
+        weights[name].assign(get())
+    return backbone
+
+
 def save(model: Any, folder: "str | Path", *, type: str | None = None) -> None:
     """Writes a model as a folder that Hugging Face's transformers load: configuration, weights, tokenizer.
 
@@ -206,8 +252,6 @@ def foreign_tensors(converter: Converter, model: Any) -> list[tuple[str, tuple[i
 
 
 def _part(rule, variable, options, i):
-    from keras import ops
-
     return lambda: rule.to_theirs(np.asarray(ops.convert_to_numpy(variable.value), "float32"), options)[i]
 
 

@@ -1,11 +1,12 @@
 """Time and memory to load a folder of Hugging Face, beside transformers' own `from_pretrained`.
 
 Command:  python benchmarks/loading.py                (needs the extra `peers`)
-Minutes:  4 on two cores
+Minutes:  5 on two cores
 Expected: for each size, medians of both and their ratios; below 1 is ours better
 
-A folder of random weights is written once. Then processes take turns: each imports what it needs, notes its memory,
-loads, and reports the seconds of the load and the peak of its memory, whole and beyond what the imports took.
+A folder of random weights is written once. Then processes take turns: each imports what it needs, loads, and runs the
+model once on eight tokens. Reported are the seconds and the growth of peak memory after the load and after that use,
+and the whole peak. transformers maps the file and reads nothing before it is used, so the columns `used` compare more.
 """
 
 import argparse
@@ -17,55 +18,68 @@ import tempfile
 from pathlib import Path
 
 SIZES = {"124M": {}, "350M": {"n_embd": 1024, "n_layer": 24, "n_head": 16}}
-OURS = (
-    "import kerastf, keras\nfrom kerastf import convert\ndef load(f): return kerastf.create_model('gpt', weights=f)\n"
-)
-THEIRS = "import torch, transformers\nfrom transformers import GPT2LMHeadModel\ndef load(f): return GPT2LMHeadModel.from_pretrained(f)\n"
+COLUMNS = ("load s", "load MB", "used s", "used MB", "peak MB")
+OURS = """
+import numpy as np, kerastf, keras
+from kerastf import convert
+def load(folder): return kerastf.create_model("gpt", weights=folder)
+def use(model): return float(keras.ops.max(model(np.ones((1, 8), "int32"))))
+"""
+THEIRS = """
+import torch, transformers
+from transformers import GPT2LMHeadModel
+def load(folder): return GPT2LMHeadModel.from_pretrained(folder)
+def use(model):
+    with torch.no_grad():
+        return float(model(torch.ones((1, 8), dtype=torch.long)).logits.max())
+"""
 MEASURE = """
-import json, os, resource, sys, time
+import json, resource, sys, time
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 before = peak()
 began = time.perf_counter()
 model = load(sys.argv[1])
-print(json.dumps({"seconds": time.perf_counter() - began, "peak": peak(), "grown": peak() - before}))
+loaded = {"load s": time.perf_counter() - began, "load MB": peak() - before}
+use(model)
+print(json.dumps({**loaded, "used s": time.perf_counter() - began, "used MB": peak() - before, "peak MB": peak()}))
+"""
+WRITE = """
+import json, sys, transformers
+config = transformers.GPT2Config(**json.loads(sys.argv[2]))
+transformers.GPT2LMHeadModel(config).save_pretrained(sys.argv[1])
 """
 
 
-def write(folder, sizes):
-    code = (
-        "import sys, json, transformers\n"
-        "config = transformers.GPT2Config(**json.loads(sys.argv[2]))\n"
-        "transformers.GPT2LMHeadModel(config).save_pretrained(sys.argv[1])\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(folder), json.dumps(sizes)], check=True, capture_output=True)
+def run(code, *arguments):
+    return subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True, text=True).stdout
 
 
 def measure(code, folder):
-    done = subprocess.run(
-        [sys.executable, "-c", code + MEASURE, str(folder)], check=True, capture_output=True, text=True
-    )
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return json.loads(run(code + MEASURE, folder).strip().splitlines()[-1])
+
+
+def row(*cells):
+    return f"{cells[0]:<6}{cells[1]:<14}" + "".join(f"{c:>10.2f}" for c in cells[2:])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often each loads (5)")
     options = parser.parse_args()
-    print(f"{'size':<6}{'':<14}{'seconds':>9}{'peak MB':>10}{'grown MB':>10}")
+    print(f"{'size':<6}{'':<14}" + "".join(f"{c:>10}" for c in COLUMNS))
     for name, sizes in SIZES.items():
         with tempfile.TemporaryDirectory() as folder:
-            write(folder, sizes)
+            run(WRITE, folder, json.dumps(sizes))
             megabytes = (Path(folder) / "model.safetensors").stat().st_size / 2**20
             found = {"kerastf": [], "transformers": []}
             for _ in range(options.rounds):
                 found["kerastf"].append(measure(OURS, folder))
                 found["transformers"].append(measure(THEIRS, folder))
-        medians = {who: {k: statistics.median(r[k] for r in rows) for k in rows[0]} for who, rows in found.items()}
-        for who, row in medians.items():
-            print(f"{name:<6}{who:<14}{row['seconds']:>9.2f}{row['peak']:>10.0f}{row['grown']:>10.0f}")
-        ratios = {k: medians["kerastf"][k] / medians["transformers"][k] for k in medians["kerastf"]}
-        print(f"{name:<6}{'ratio':<14}{ratios['seconds']:>9.2f}{ratios['peak']:>10.2f}{ratios['grown']:>10.2f}"
-              f"   (file: {megabytes:.0f} MB)", flush=True)  # fmt: skip
+        medians = {who: [statistics.median(r[c] for r in rows) for c in COLUMNS] for who, rows in found.items()}
+        for who, values in medians.items():
+            print(row(name, who, *values))
+        ratios = [a / b for a, b in zip(medians["kerastf"], medians["transformers"], strict=True)]
+        print(row(name, "ratio", *ratios) + f"   (file: {megabytes:.0f} MB)", flush=True)
 
 
 if __name__ == "__main__":

@@ -158,16 +158,19 @@ def without_allocation():
 
 
 @contextlib.contextmanager
-def without_initialisation(paths):
-    """Within the block, the variables of these paths begin as zeros, whatever their initializer would draw.
+def initialised_by(value):
+    """Within the block, variables begin with what `value(path, shape)` gives, where that is not None.
 
-    Why: weights that are read from a file next need not be drawn; for GPT-2 that is most of the time of building it.
+    Why: weights that are read from a file need not be drawn first; drawing those of GPT-2 takes longer than to read
+    them, and their memory would be needed twice.
     """
     cls = keras.Variable
     before = cls._initialize_with_initializer
 
     def initialise(self, initializer):
-        before(self, keras.initializers.Zeros() if self.path in paths else initializer)
+        found = value(self.path, tuple(self.shape))
+        drawn = initializer if found is None else (lambda shape, dtype: ops.convert_to_tensor(found, dtype))
+        before(self, drawn)
 
     cls._initialize_with_initializer = initialise
     try:

@@ -62,12 +62,40 @@ def load(source: "str | Path", id: str | None = None, **options: Any) -> Any:
         )
     chosen = {**found, **vocabularies.read(folder, converter, found), **options, "head": head}
     fresh = own is None or block_spec("head", head)["name"] != block_spec("head", own)["name"]
-    with compat.without_allocation():  # a configuration may claim sizes that the files do not have
-        shapes = {w.path: tuple(w.shape) for w in config.build_model(converter.family, **chosen).weights}
-    plan = match(converter, chosen, shapes, have, fresh_head=fresh)
-    with compat.without_initialisation(set(plan)):
-        model = config.build_model(converter.family, **chosen)
-    fill(model, plan, have)
+    return _build(converter, chosen, have, fresh)
+
+
+class _Misfit(Exception):
+    """A weight is not there as it should be."""
+
+
+def _build(converter, options, have, fresh):
+    """The model, each of its weights made from the files when its turn comes."""
+    head = block_spec("head", options["head"])["name"]
+    rules = {r.ours: r for r in converter.rules(options, head, converter.prefix_in(have))}
+
+    def value(path, shape):
+        rule = rules.get(path)
+        if rule is None or (fresh and path.startswith("head/")):
+            return None
+        if rule.optional and not any(n in have for n in rule.theirs):
+            return None
+        wanted = rule.shapes(shape, options)
+        if any(n not in have or have.shape(n) != w for n, w in zip(rule.theirs, wanted, strict=True)):
+            raise _Misfit
+        return rule.read(have, options)
+
+    def shapes(model):
+        return {w.path: tuple(w.shape) for w in model.weights}
+
+    try:
+        with compat.initialised_by(value):
+            model = config.build_model(converter.family, **options)
+    except _Misfit:
+        with compat.without_allocation():  # to tell everything that does not fit
+            match(converter, options, shapes(config.build_model(converter.family, **options)), have, fresh)
+        raise FileFormatError("The tensors do not fit the configuration.") from None
+    match(converter, options, shapes(model), have, fresh)
     return model
 
 

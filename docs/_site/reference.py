@@ -20,6 +20,7 @@ MATRIX = Path(__file__).parent / "matrix.json"
 KIND_TITLES = {
     "model": "Models", "attention": "Attention", "norm": "Norms", "feedforward": "Feed-forward",
     "position": "Positions", "embedding": "Embeddings", "cell": "Cells", "head": "Heads", "sampler": "Samplers",
+    "converter": "Converters",
 }  # fmt: skip
 FLAGS = {
     "causal": "position `t` need not see later positions",

@@ -1,5 +1,6 @@
 """Weights from elsewhere: what is read, what is refused and how, and what goes back."""
 
+import base64
 import json
 import shutil
 
@@ -222,6 +223,34 @@ def test_preprocessing_goes_there_and_back(tmp_path):
     assert again.options["preprocessing"] == prepared
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype("uint8")
     np.testing.assert_allclose(model(images), again(images), atol=1e-6)
+
+
+def test_sentence_pieces_of_marian(tmp_path):
+    texts = ["the cat sat on the mat", "a dog sat on the log", "the log and the cat"] * 20
+    trained = text.train("sentencepiece", texts, 60, special_tokens=())
+    (tmp_path / "source.spm").write_bytes(base64.b64decode(trained.model))
+    shutil.copy(tmp_path / "source.spm", tmp_path / "target.spm")
+    pieces = ["</s>", "<unk>", *(p for p in reversed(trained.pieces) if p != "<unk>"), ">>deu<<", "<pad>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({p: i for i, p in enumerate(pieces)}))
+    numbers = {p: i for i, p in enumerate(pieces)}
+    special = {"end": "</s>", "pad": "<pad>", "unknown": "<unk>"}
+    made = text.SentencePieceTokenizer.from_file(tmp_path / "source.spm", numbers, special)
+    got = made.encode(">>deu<< the cat")
+    assert got[0] == numbers[">>deu<<"] and made.decode(got[1:]) == "the cat"
+    assert [pieces[n] for n in made.encode("the dog")] == trained._processor.encode("the dog", out_type=str)
+    assert made.unknown_id == 1 and 1 in made.encode("☃")
+    assert (made.pad_id, made.end_id) == (len(pieces) - 1, 0)
+    sizes = {"dim": 8, "num_layers": 1, "num_heads": 2, "max_length": 12, "mlp_dim": 16}
+    model = kerastf.create_model(
+        "transformer", tokenizer=made, source_tokenizer=made, start_id=made.pad_id, activation="silu", **sizes,
+        position={"name": "sinusoidal", "layout": "concatenated"}, head={"name": "language_model", "bias": True},
+    )  # fmt: skip
+    convert.save(model, tmp_path / "marian")
+    again = kerastf.create_model("transformer", weights=tmp_path / "marian")
+    assert again.generate("the cat", max_length=6) == model.generate("the cat", max_length=6)
+    for name in ("source.spm", "target.spm"):
+        assert (tmp_path / "marian" / name).read_bytes() == (tmp_path / name).read_bytes()
+    assert json.loads((tmp_path / "marian" / "vocab.json").read_text()) == numbers
 
 
 # --- exported

@@ -528,7 +528,9 @@ def test_mistakes_in_data():
     assert message(model.fit, good, np.ones((2, 4), int)) == (
         "The head `bidirectional_language_model` wants targets of shape (2, 3) for this input. Received: shape (2, 4)"
     )
-    assert message(model.fit, good, np.full((2, 3), 11)) == "Targets are words in [0, 11). Received: 11"
+    assert message(model.fit, good, np.full((2, 3), 11)) == (
+        "Targets of the head `bidirectional_language_model` must be in [0, 11). Received: 11"
+    )
     assert message(model.embed, ["a b"]) == (
         "Sentences need a tokenizer of the kind `word_characters`. Build the model with "
         "tokenizer=kerastf.text.WordCharacterTokenizer(words). Received: tokenizer=None"

@@ -390,10 +390,10 @@ def test_arrays_that_are_not_images(method):
         assert told(InputError, give(spoilt)) == f"The input must be finite numbers. Received: {wrong}"
     if method != "predict":
         assert told(InputError, give(good, np.array([0, 5]))) == (
-            "Labels must be in [0, 5), as num_classes=5 says. Received: 5"
+            "Targets of the head `classifier` must be in [0, 5). Received: 5"
         )
         assert told(InputError, give(good, np.array([-1, 4]))) == (
-            "Labels must be in [0, 5), as num_classes=5 says. Received: -1"
+            "Targets of the head `classifier` must be in [0, 5). Received: -1"
         )
         assert told(InputError, give(good, np.array([0, 1, 2]))) == (
             "The head `classifier` wants targets of shape (2,) for this input. Received: shape (3,)"

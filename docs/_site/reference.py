@@ -187,11 +187,18 @@ def _use(entry):
         call = f'kerastf.create_block("{entry.kind}", "{entry.id}"{given})'
     if entry.kind == "sampler":
         call = f'model.generate(prompt, sampler="{entry.id}")'
+    if entry.kind == "converter":
+        family, origin = registry.resolve("converter", entry.id).family, registry.resolve("converter", entry.id).origin
+        call = f'kerastf.create_model("{family}", weights="folder")  # or "hf:NAME"'
+        call = call if origin == "hf" else "kerastf.convert.from_keras_hub(backbone)"
     return f"```text\n{call}\n```"
 
 
 def _supports(cls):
     found = sorted(getattr(cls, "supports", ()))
+    if getattr(cls, "model_types", None):  # a converter
+        heads = [f"- `{theirs}`: the head `{ours}`" for theirs, ours in cls.heads.items()]
+        return "\n".join(["## Reads and writes", "", *heads])
     return "\n".join(["## Supports", "", *[f"- `{f}`: {FLAGS.get(f, '')}" for f in found]]) if found else ""
 
 

@@ -248,6 +248,10 @@ class BidirectionalLanguageModel(keras.layers.Layer):
     def default_metrics(self):
         return [TwoWayPerplexity(direction, self.pad_id) for direction in ("forward", "backward")]
 
+    def target_spec(self, features_shape):
+        """Shape of the targets, how many labels there are, and the label that is ignored."""
+        return features_shape[:2], self.vocab_size, None
+
     def example_targets(self, features_shape, rng):
         """Random tokens, one per position."""
         return rng.integers(1, self.vocab_size, features_shape[:2])

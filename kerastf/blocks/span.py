@@ -84,6 +84,8 @@ class Span(keras.layers.Layer):
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 4.2
     """
 
+    points = True  # its targets are positions
+
     def __init__(self, *, ignore: int | None = -1, initializer_std: float = 0.02, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True

@@ -249,16 +249,7 @@ class ELMo(Model):
         if x.size and not (x.min() >= 0 and x.max() < size):
             wrong = x.min() if x.min() < 0 else x.max()
             raise InputError(f"{what} must be in [0, {size}). Received: {wrong}")
-        predicts = "two_directions" in self.head.supports
-        wanted = x.shape[:2] if predicts else self.head.compute_output_shape((*x.shape[:2], 2))[:-1]
-        if isinstance(y, np.ndarray) and y.shape[: len(wanted)] != wanted:
-            raise InputError(
-                f"The head `{self.head.registry_entry.id}` wants targets of shape {wanted} for this input. "
-                f"Received: shape {y.shape}"
-            )
-        if predicts and isinstance(y, np.ndarray) and y.size and not (y.min() >= 0 and y.max() < self.head.vocab_size):
-            wrong = y.min() if y.min() < 0 else y.max()
-            raise InputError(f"Targets are words in [0, {self.head.vocab_size}). Received: {wrong}")
+        self.check_targets(y, (*x.shape[:2], self.options["dim"]))
 
     # --- features
 

@@ -267,6 +267,9 @@ class ViT(Model):
         channels = options.get("channels", 3)
         embedding = options.get("embedding", "patch")
         if cls.input_of({"embedding": embedding}) == "vectors":
+            if options.get("max_length") is None:  # as many positions as patches
+                grid = cls.grid_of({"max_length": None, "image_size": 224, "patch_size": 16, **options})
+                length = min(length, grid[0] * grid[1])
             return {"vectors": rng.normal(size=(batch_size, length, channels)).astype("float32")}
         sides = functional.pair("image_size", options.get("image_size", 224))
         return {"images": rng.normal(size=(batch_size, *sides, channels)).astype("float32")}
@@ -280,6 +283,9 @@ class ViT(Model):
 
     def example_targets(self, inputs, rng):
         x = next(iter(inputs.values()))
+        if getattr(self.head, "points", False):  # at patches, never at the tokens before them
+            shape = (len(x), self._length(x) - self.prefix, self.options["dim"])
+            return self.head.example_targets(shape, rng) + self.prefix
         return self.head.example_targets((len(x), self._length(x), self.options["dim"]), rng)
 
     # --- data
@@ -287,21 +293,8 @@ class ViT(Model):
     def check_data(self, x, y):
         if isinstance(x, np.ndarray):
             self._check_inputs(x)
-        if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
-            return
-        wanted = self.head.compute_output_shape((len(x), self._length(x), self.options["dim"]))[:-1]
-        if y.shape != wanted:
-            if self._own_loss:
-                raise InputError(
-                    f"The head `{self.head.registry_entry.id}` wants targets of shape {wanted} for this input. "
-                    f"Received: shape {y.shape}"
-                )
-            return  # another loss may want other targets
-        classes = getattr(self.head, "num_classes", None)
-        counted = y[y != getattr(self.head, "ignore", None)]
-        if classes is not None and counted.size and not (counted.min() >= 0 and counted.max() < classes):
-            wrong = counted.min() if counted.min() < 0 else counted.max()
-            raise InputError(f"Labels must be in [0, {classes}), as num_classes={classes} says. Received: {wrong}")
+            if self._own_loss:  # another loss may want other targets
+                self.check_targets(y, (len(x), self._length(x), self.options["dim"]))
 
     def _length(self, x):
         """How many tokens an input becomes."""

@@ -49,6 +49,11 @@ def _decodable(subject, model):
         raise NotAsked("it does not decode")
 
 
+def _writes(model):
+    if "decode" not in model.head.supports:
+        raise NotAsked(f"its head `{model.head.registry_entry.id}` does not decode")
+
+
 @check("causal", ("model",), "no output sees a later token")
 def causal(subject):
     model = subject.make()
@@ -94,6 +99,7 @@ def source(subject):
 def steps(subject):
     _decodable(subject, subject.cls)
     model = subject.make(pad_id=0)
+    _writes(model)
     inputs = subject.inputs()
     if "source" in inputs:  # of different lengths
         inputs["source"] = inputs["source"] * (np.arange(LENGTH + 1) < np.array([[LENGTH + 1], [3], [1]]))
@@ -116,6 +122,7 @@ def steps(subject):
 def generate(subject):
     _decodable(subject, subject.cls)
     model = subject.make(pad_id=0)
+    _writes(model)
     inputs = subject.inputs()
     longest = subject.options.get("max_length", 12)
     rows = [row[:n].tolist() for row, n in zip(next(iter(inputs.values())), (1, 4, 2), strict=True)]

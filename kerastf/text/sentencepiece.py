@@ -79,6 +79,31 @@ class SentencePieceTokenizer(Tokenizer):
         except ConfigError as error:
             raise FileFormatError(f"{Path(path).name} is no SentencePiece model that fits: {error}") from None
 
+    @classmethod
+    def train(
+        cls, texts: Iterable[str], *, vocab_size: int, special_tokens: Iterable[str] = ()
+    ) -> "SentencePieceTokenizer":
+        """Pieces of texts, by SentencePiece itself.
+
+        Args:
+            texts: Strings.
+            vocab_size: How many tokens there are, special ones included; small texts may have no room for as many.
+            special_tokens: Of `pad`, `start`, `end`, `unknown`.
+        """
+        import io
+
+        import sentencepiece
+
+        special_tokens, model = tuple(special_tokens), io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(texts), model_writer=model, vocab_size=vocab_size - len(special_tokens),
+                hard_vocab_limit=False, bos_id=-1, eos_id=-1, minloglevel=2,
+            )  # fmt: skip
+        except RuntimeError as error:
+            raise ConfigError(f"SentencePiece cannot learn these texts: {str(error).splitlines()[-1]}") from None
+        return cls(base64.b64encode(model.getvalue()).decode("ascii"), None, special_tokens)
+
     def encode(self, text: str) -> list[int]:
         utf8(text)
         code = LANGUAGE.match(text)
@@ -87,6 +112,8 @@ class SentencePieceTokenizer(Tokenizer):
             found, text = [code.group()], text[code.end() :]
         found += self._processor.encode(text, out_type=str)
         unknown = self.unknown_id
+        if unknown is None and (own := self._processor.id_to_piece(self._processor.unk_id())) in self.numbers:
+            unknown = self.ids[self.numbers[own]]
         numbers = [self.numbers.get(p) for p in found]
         if unknown is None and None in numbers:
             raise ConfigError(

@@ -124,16 +124,20 @@ def _check(command, **least_one):
 
 @contextlib.contextmanager
 def _passing_signals():
-    """A list that SIGTERM is appended to, instead of ending this process at once. Ctrl-C raises as ever."""
+    """A list that SIGTERM is appended to, instead of ending this process at once. Ctrl-C raises, background job or not."""
     caught = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number)),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+    }
     try:
         yield caught
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Group:

@@ -5,8 +5,8 @@ Command:  python recipes/gpt_finetune.py                                   (gene
           python recipes/gpt_finetune.py --file reviews.jsonl              (text and label; .csv and .tsv too)
           python recipes/gpt_finetune.py --file reviews.jsonl --unlabelled more.txt
 Minutes:  7 to 9 for three seeds on a GPU through JAX
-Expected: three seeds; opinions, 64 labels a class: 0.605 ± 0.021 against 0.554 ± 0.032 from scratch; surnames, 16 labels
-          a class (18 classes): 0.248 ± 0.008 against 0.154 ± 0.025
+Expected: three seeds; opinions, 64 labels a class: 0.605 ± 0.021 against 0.554 ± 0.032 from scratch; surnames, 16
+          labels a class (18 classes): 0.248 ± 0.008 against 0.154 ± 0.025
 
 All texts but the test's, without their labels, are the text to pre-train on; `--per-class` of them keep their labels.
 Both models see the same labels for the same number of steps, with the same rates to choose from: the best of each on

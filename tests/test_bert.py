@@ -290,8 +290,9 @@ def test_a_vocabulary_file(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("[PAD]\n[unused0]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ncafe\n##s\n!\n", "utf-8")
     tokenizer = text.WordPieceTokenizer.from_vocabulary(path)
-    assert tokenizer.special_tokens == text.BERT and tokenizer.pad_id == 4
-    assert tokenizer.order(path) == [1, 6, 7, 8, 0, 2, 3, 4, 5]
+    assert tokenizer.special_tokens == text.BERT and tokenizer.vocab_size == 9
+    assert tokenizer.special_ids == {"pad": 0, "unknown": 2, "class": 3, "separator": 4, "mask": 5}
+    assert tokenizer.encode("cafes!") == [6, 7, 8]  # the lines of the file
     assert [tokenizer.label(n) for n in tokenizer.encode("Caf\u00e9s\u200b! tea")] == ["cafe", "##s", "!", "<unknown>"]
     assert text.from_config(tokenizer.get_config()).encode("Caf\u00e9s") == tokenizer.encode("Caf\u00e9s")
     path.write_text("cafe\n[UNK]\n")

@@ -82,6 +82,7 @@ def test_gpt_with_slots(options):
     check_model("gpt", only=["config", "gradients", "save", "padding", "steps", "generate"], **options)
 
 
+@pytest.mark.slow  # tests/test_matrix.py tries some of it
 def test_the_matrix_refuses_with_a_reason_and_never_crashes():
     found = dict(matrix("attention", only=["shapes"]))
     assert {f"{family}.{slot}" for family, slot, _ in found} >= {

@@ -85,8 +85,10 @@ def test_seed(model, sampler):
 
 
 def test_random_sampling_follows_the_distribution(model):
-    chances = ops.convert_to_numpy(ops.softmax(model(ops.array([[1]]))[0, -1]))
-    rows = model.generate([[1]] * 4000, max_length=2, sampler="random", seed=3)[:, 1]
+    # Warm, so that no token is so rare that its count says nothing.
+    chances = ops.convert_to_numpy(ops.softmax(model(ops.array([[1]]))[0, -1] / 8.0))
+    rows = model.generate([[1]] * 4000, max_length=2, sampler={"name": "random", "temperature": 8.0}, seed=3)[:, 1]
+    assert chances.min() > 0.005
     counts = np.bincount(rows, minlength=7) / 4000
     assert np.all(np.abs(counts - chances) < 4 * np.sqrt(chances * (1 - chances) / 4000) + 1e-9)
 
@@ -144,11 +146,12 @@ def test_scores_of_beams_are_their_log_probabilities(model, prompts, end):
                 assert beams[row, beam, n - 1] == end
 
 
-def test_a_thousand_searches_never_fall_below_greedy():
-    """20 models of random weights, 50 prompts each, with ends and penalties: the best beam is at least the greedy one."""
+@pytest.mark.parametrize("models", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_searches_never_fall_below_greedy(models):
+    """Models of random weights, 50 prompts each, with ends and penalties: the best beam is at least the greedy one."""
     fresh = kerastf.create_model("gpt", **TINY)
     cases = higher = 0
-    for seed in range(20):
+    for seed in range(models):
         shake(fresh, seed)
         rng = np.random.default_rng(seed)
         prompts = [rng.integers(0, 7, 1 + i % 3).tolist() for i in range(50)]
@@ -163,7 +166,7 @@ def test_a_thousand_searches_never_fall_below_greedy():
             found = [b[:n].tolist() for b, n in zip(beams[row], ends[row], strict=True)]
             assert len({tuple(f) for f in found}) == 5, "a path stands there twice"
             cases, higher = cases + 1, higher + (scores[row, 0] > own + 1e-4)
-    assert cases == 1000 and higher > 0
+    assert cases == 50 * models and higher > 0
 
 
 def test_text_in_text_out():

@@ -118,6 +118,7 @@ def test_compile_after_another_loss_brings_the_own_loss_back():
     assert set(model.evaluate(x[:, :-1], x[:, 1:], verbose=0, return_dict=True)) == {"loss", "accuracy"}
 
 
+@pytest.mark.slow
 def test_learns_to_copy():
     """A tiny task that needs attention: the second half repeats the first."""
     keras.utils.set_random_seed(0)

@@ -118,14 +118,16 @@ def folder(tmp_path_factory):
 
 def fetch(source, home, address=None, **environment):
     """The folder that a process of its own fetched, or its error: the library reads its settings when it is imported."""
-    code = (
-        "import sys\nfrom kerastf.convert.hub import fetch\nfrom kerastf.errors import FileFormatError\n"
-        "try:\n    print(fetch(sys.argv[1]))\nexcept FileFormatError as error:\n    print('refused:', error)\n"
+    code = (  # the file alone: the package would import Keras
+        "import importlib.util, sys\nfrom kerastf.errors import FileFormatError\n"
+        "spec = importlib.util.spec_from_file_location('hub', sys.argv[2])\n"
+        "hub = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(hub)\n"
+        "try:\n    print(hub.fetch(sys.argv[1]))\nexcept FileFormatError as error:\n    print('refused:', error)\n"
     )
     settings = {"HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
     settings |= {"HF_ENDPOINT": address} if address else {"HF_ENDPOINT": "http://127.0.0.1:9"}
     done = subprocess.run(
-        [sys.executable, "-c", code, source],
+        [sys.executable, "-c", code, source, hub.__file__],
         env={**os.environ, **settings},
         capture_output=True,
         text=True,

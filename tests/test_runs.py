@@ -299,6 +299,7 @@ def test_what_people_expect_goes_on_too(tmp_path, settings):
     assert rows(whole) == rows(again)
 
 
+@pytest.mark.slow
 def test_replicas_go_on(tmp_path):
     """Two replicas: six steps, or three, a stop, and three. In processes of their own: devices are set once."""
     settings = ("training.steps=6", "training.save_every=3", "training.evaluate_every=6", "training.devices=cpu:2")

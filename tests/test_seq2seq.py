@@ -130,6 +130,7 @@ def test_keys_are_made_once_per_source():
     assert after["memory"]["context_key"] is state["memory"]["context_key"]
 
 
+@pytest.mark.slow
 def test_learns_to_reverse():
     keras.utils.set_random_seed(0)
     model = kerastf.create_model("seq2seq", **{**TINY, "dim": 32, "units": 48})

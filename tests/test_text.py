@@ -198,7 +198,7 @@ def test_keras_nlp_comes_only_when_it_is_used():
 
 
 MISTAKES = [
-    (lambda: text.train("wordpeice", ["a"]), ConfigError, "There is no tokenizer `wordpeice`. Did you mean `wordpiece` or `word`? Tokenizers: character, byte, word, wordpiece, bpe, word_characters."),
+    (lambda: text.train("wordpeice", ["a"]), ConfigError, "There is no tokenizer `wordpeice`. Did you mean `wordpiece` or `word`? Tokenizers: character, byte, word, wordpiece, bpe, word_characters, sentencepiece."),
     (lambda: text.train("word", ["a"], special_tokens=("pad", "bos")), ConfigError, "`special_tokens` are distinct names of pad, start, end, unknown, class, separator, mask. Received: special_tokens=('pad', 'bos')"),
     (lambda: text.train("word", ["a"], learner="x"), ConfigError, "The training of the tokenizer `word` has no option learner. Options: min_count, lowercase. Received: ['learner']"),
     (lambda: text.train("word", ["a"], min_count=0), ConfigError, "`min_count` must be at least 1. Received: min_count=0"),

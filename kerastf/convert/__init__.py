@@ -231,6 +231,9 @@ def from_keras_hub(backbone: Any, **options: Any) -> Any:
 def to_keras_hub(model: Any) -> Any:
     """A backbone of KerasHub with the weights of a model of ours; its head is left behind.
 
+    Args:
+        model: A `gpt`, `bert` or `vit`, or what a plugin's converter writes.
+
     Raises:
         ConfigError: The model has what theirs has not; the message lists all of it.
     """

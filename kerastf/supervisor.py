@@ -124,7 +124,7 @@ def _check(command, **least_one):
 
 @contextlib.contextmanager
 def _passing_signals():
-    """A list that SIGTERM is appended to, instead of ending this process at once. Ctrl-C raises, background job or not."""
+    """A list that SIGTERM is appended to, instead of ending this process at once. Ctrl-C raises, wherever it runs."""
     caught = []
     if threading.current_thread() is not threading.main_thread():
         yield caught

@@ -189,20 +189,29 @@ def test_stopped_by_the_user_it_is_saved_at_that_step(undisturbed, tmp_path):
     assert rows(out) == rows(undisturbed[0])
 
 
+def fill_first_weight(model, value):
+    weight = model.trainable_variables[0]
+    weight.assign(np.full(weight.shape, value, "float32"))
+
+
+def stopped_by(out, save_every):
+    """Trains until the run stops by itself; returns what it says then."""
+    settings = [*TINY, "training.steps=40", f"training.save_every={save_every}", "training.jit_compile=false"]
+    with pytest.raises(training.TrainingStopped) as error:
+        training.train("gpt", out, settings=settings, stream=io.StringIO())
+    return str(error.value)
+
+
 def test_what_is_no_number_stops_the_run(tmp_path, monkeypatch):
     """A weight is spoilt before step 8; the model of step 6, the last that was saved, is kept."""
 
     def spoil(self, batch, logs=None):
         if batch == 7:
-            weight = self.model.trainable_variables[0]
-            weight.assign(np.full(weight.shape, np.nan, "float32"))
+            fill_first_weight(self.model, np.nan)
 
     monkeypatch.setattr(Runner, "on_train_batch_begin", spoil)
     out = tmp_path / "run"
-    settings = [*TINY, "training.steps=40", "training.save_every=3", "training.jit_compile=false"]
-    with pytest.raises(training.TrainingStopped) as error:
-        training.train("gpt", out, settings=settings, stream=io.StringIO())
-    assert str(error.value) == (
+    assert stopped_by(out, save_every=3) == (
         "The loss is nan at step 8; its batch is in bad_batch.npz; last.keras holds the model of step 6, the last sound "
         "one. A lower rate or clipnorm may help."
     )
@@ -221,16 +230,12 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path, monkeypatch):
 
     def spoil(self, batch, logs=None):
         if batch == 1:
-            weight = self.model.trainable_variables[0]
-            weight.assign(np.full(weight.shape, np.inf, "float32"))
+            fill_first_weight(self.model, np.inf)
         return after(self, batch, logs)
 
     monkeypatch.setattr(Runner, "on_train_batch_end", spoil)
     out = tmp_path / "run"
-    settings = [*TINY, "training.steps=40", "training.save_every=2", "training.jit_compile=false"]
-    with pytest.raises(training.TrainingStopped) as error:
-        training.train("gpt", out, settings=settings, stream=io.StringIO())
-    assert str(error.value) == (
+    assert stopped_by(out, save_every=2) == (
         "After step 2 the variable embedding/matrix holds what is no number; its batch is in bad_batch.npz; no model was "
         "saved before. A lower rate or clipnorm may help."
     )

@@ -33,6 +33,17 @@ class Field:
     values: Mapping[Any, Any] | None = None
 
 
+# What the encoders there (BERT, ViT, ...) have in common.
+ENCODER_FIELDS = (
+    Field("hidden_size", "dim", 768),
+    Field("num_hidden_layers", "num_layers", 12),
+    Field("num_attention_heads", "num_heads", 12),
+    Field("intermediate_size", "mlp_dim", 3072),
+    Field("hidden_act", "activation", "gelu", ACTIVATIONS),
+    Field("layer_norm_eps", "epsilon", 1e-12),
+)
+
+
 class Converter:
     """Reads and writes the models of one foreign family.
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kerastf.convert.base import ACTIVATIONS, Converter, Field, label_settings, labels_of
+from kerastf.convert.base import ACTIVATIONS, ENCODER_FIELDS, Converter, Field, label_settings, labels_of
 from kerastf.convert.rules import rows_from
 from kerastf.registry import register
 
@@ -121,12 +121,7 @@ class Bert(Encoder):
         Field("vocab_size", "vocab_size", 30522),
         Field("max_position_embeddings", "max_length", 512),
         Field("type_vocab_size", "num_segments", 2),
-        Field("hidden_size", "dim", 768),
-        Field("num_hidden_layers", "num_layers", 12),
-        Field("num_attention_heads", "num_heads", 12),
-        Field("intermediate_size", "mlp_dim", 3072),
-        Field("hidden_act", "activation", "gelu", ACTIVATIONS),
-        Field("layer_norm_eps", "epsilon", 1e-12),
+        *ENCODER_FIELDS,
         Field("hidden_dropout_prob", "dropout", 0.1),
         Field("pad_token_id", "pad_id", 0),
     )

@@ -1,6 +1,6 @@
 """ViT and DeiT of Hugging Face as `vit`."""
 
-from kerastf.convert.base import ACTIVATIONS, Converter, Field, label_settings, labels_of
+from kerastf.convert.base import ENCODER_FIELDS, Converter, Field, label_settings, labels_of
 from kerastf.convert.rules import LED, Rule, without_row
 from kerastf.registry import register
 
@@ -47,12 +47,7 @@ class ViT(Converter):
         Field("image_size", "image_size", 224),
         Field("patch_size", "patch_size", 16),
         Field("num_channels", "channels", 3),
-        Field("hidden_size", "dim", 768),
-        Field("num_hidden_layers", "num_layers", 12),
-        Field("num_attention_heads", "num_heads", 12),
-        Field("intermediate_size", "mlp_dim", 3072),
-        Field("hidden_act", "activation", "gelu", ACTIVATIONS),
-        Field("layer_norm_eps", "epsilon", 1e-12),
+        *ENCODER_FIELDS,
         Field("hidden_dropout_prob", "dropout", 0.0),
     )
     also = {"attention_probs_dropout_prob": "dropout"}  # noqa: RUF012

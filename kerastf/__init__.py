@@ -20,10 +20,13 @@ _LAZY = {
     "flops": "kerastf.counting",
     "load_model": "kerastf.checkpoint",
     "inspect": "kerastf.checkpoint",
+    "swap": "kerastf.experiments",
+    "diff": "kerastf.experiments",
+    "verify": "kerastf.testing",
 }
 _MODULES = ("bilm_files", "blocks", "checkpoint", "config", "convert", "counting", "data", "decoding", "describe",
-            "errors", "functional", "metrics", "models", "plots", "plugins", "registry", "testing", "text",
-            "training")  # fmt: skip
+            "errors", "experiments", "functional", "metrics", "models", "plots", "plugins", "registry", "testing",
+            "text", "training")  # fmt: skip
 
 __all__ = ["create_block", "create_model", "list_blocks", "list_models", "register", *_LAZY, *_MODULES]
 

@@ -10,7 +10,7 @@ from typing import Literal
 import keras
 from keras import ops
 
-from kerastf import functional
+from kerastf import compat, functional
 from kerastf.blocks.losses import RowCrossEntropy, TokenAccuracy, TokenCrossEntropy
 from kerastf.registry import register
 
@@ -77,7 +77,7 @@ class LanguageModel(keras.layers.Layer):
 
     def call(self, features, mask=None):
         matrix = self.matrix if self.read_matrix is None else self.read_matrix()  # (V, C)
-        logits = ops.matmul(features, ops.transpose(ops.cast(matrix, features.dtype)))  # (B, T, V)
+        logits = compat.times_transposed(features, ops.cast(matrix, features.dtype))  # (B, T, V)
         return logits + self.shift if self.bias else logits
 
     def default_loss(self):

@@ -1,6 +1,9 @@
 """Weights from elsewhere: folders of Hugging Face and backbones of KerasHub become models of ours, and go back."""
 
+import contextlib
 import math
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from kerastf import compat, config, registry
 from kerastf.convert import hub, tensors, vocabularies, word2vec
 from kerastf.convert.base import Converter
 from kerastf.convert.export import export
+from kerastf.convert.rules import Rule
 from kerastf.errors import ConfigError, FileFormatError, PluginError
 from kerastf.slots import block_spec
 
@@ -72,24 +76,26 @@ class _Misfit(Exception):
 def _build(converter, options, have, fresh):
     """The model, each of its weights made from the files when its turn comes."""
     head = block_spec("head", options["head"])["name"]
-    rules = {r.ours: r for r in converter.rules(options, head, converter.prefix_in(have))}
+    rules = {
+        r.ours: r
+        for r in converter.rules(options, head, converter.prefix_in(have))
+        if not (fresh and r.ours.startswith("head/")) and not (r.optional and not any(n in have for n in r.theirs))
+    }
 
     def value(path, shape):
         rule = rules.get(path)
-        if rule is None or (fresh and path.startswith("head/")):
-            return None
-        if rule.optional and not any(n in have for n in rule.theirs):
+        if rule is None:
             return None
         wanted = rule.shapes(shape, options)
         if any(n not in have or have.shape(n) != w for n, w in zip(rule.theirs, wanted, strict=True)):
             raise _Misfit
-        return rule.read(have, options)
+        return made(rule)
 
     def shapes(model):
         return {w.path: tuple(w.shape) for w in model.weights}
 
     try:
-        with compat.initialised_by(value):
+        with _read_ahead(rules.values(), have, options) as made, compat.initialised_by(value):
             model = config.build_model(converter.family, **options)
     except _Misfit:
         with compat.without_allocation():  # to tell everything that does not fit
@@ -97,6 +103,21 @@ def _build(converter, options, have, fresh):
         raise FileFormatError("The tensors do not fit the configuration.") from None
     match(converter, options, shapes(model), have, fresh)
     return model
+
+
+@contextlib.contextmanager
+def _read_ahead(rules: Iterable[Rule], have: Any, options: dict[str, Any]) -> Iterator[Callable[[Rule], np.ndarray]]:
+    """Within the block, a thread makes the weights in the order of the rules, while the model is built.
+
+    Each is handed out once, so what is in memory is never more than the model and the tensor that is being read.
+    """
+    whole = [r for r in rules if all(n in have for n in r.theirs)]
+    reader = ThreadPoolExecutor(1)
+    try:
+        coming = {r.ours: reader.submit(lambda r: tensors.aligned(r.read(have, options)), r) for r in whole}
+        yield lambda rule: coming.pop(rule.ours).result()
+    finally:
+        reader.shutdown(cancel_futures=True)
 
 
 def converter_for(origin: str, kind: Any) -> Converter:

@@ -68,10 +68,7 @@ class Tensors:
     def read(self, name: str) -> np.ndarray:
         """One tensor; 16-bit floats as float32."""
         place = self.places[name]
-        # TensorFlow takes memory that begins at a multiple of 64 as it is; any other it would copy.
-        room = np.empty(place.size + 64, "u1")
-        start = -room.ctypes.data % 64
-        data = room[start : start + place.size]
+        data = _aligned_room(place.size)
         with place.path.open("rb", buffering=0) as file:
             file.seek(place.start)
             whole = _fill(file, memoryview(data)) == place.size
@@ -83,6 +80,22 @@ class Tensors:
         elif place.type == "F16":
             flat = flat.astype("<f4")
         return flat.reshape(place.shape)
+
+
+def _aligned_room(size: int) -> np.ndarray:
+    """So many bytes, not filled, that TensorFlow takes as they are: any other than a multiple of 64 it would copy."""
+    room = np.empty(size + 64, "u1")
+    start = -room.ctypes.data % 64
+    return room[start : start + size]
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """The array, copied where its memory is not such that it can become a tensor as it is."""
+    if array.flags.c_contiguous and array.ctypes.data % 64 == 0:
+        return array
+    room = _aligned_room(array.nbytes).view(array.dtype).reshape(array.shape)
+    np.copyto(room, array)
+    return room
 
 
 def _fill(file: Any, room: memoryview) -> int:

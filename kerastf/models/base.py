@@ -318,16 +318,20 @@ class Model(keras.Model):
         """
         given = {k: v for k, v in self.options.items() if k != "name"}
         new = type(self)(**{**given, "head": {"name": head, **options}})
-        own = {id(w) for w in self.task_weights()}
-        body = {w.path: w for w in self.weights if id(w) not in own}
-        for part in compat.parts_of(self):
-            if getattr(part, "lora_enabled", False) and hasattr(part, "kernel"):
-                body[f"{part.path}/kernel"] = part.kernel  # with what was learnt
+        body = self.learnt_weights()
         own = {id(w) for w in new.task_weights()}
         for weight in new.weights:
             if id(weight) not in own:
                 weight.assign(ops.copy(body[weight.path]))  # JAX would share the array, and training gives it away
         return new
+
+    def learnt_weights(self) -> dict[str, Any]:
+        """By path: every weight that a model without LoRA would have, with what LoRA learnt added to it."""
+        found = {w.path: w for w in self.weights if "/lora_" not in w.path}
+        for part in compat.parts_of(self):
+            if getattr(part, "lora_enabled", False) and hasattr(part, "kernel"):
+                found[f"{part.path}/kernel"] = part.kernel
+        return found
 
     def save(self, filepath, overwrite=True, **kwargs):
         """Keras's `save`; the file appears whole or not at all."""

@@ -1,17 +1,17 @@
-"""The contracts as code. Our own tests and those of plugin authors call the same two functions."""
+"""The contracts as code. Our own tests and those of plugin authors call the same functions."""
 
 from collections.abc import Iterator
 
 from kerastf import config, registry
-from kerastf.errors import ConfigError, PluginError, UnknownNameError
+from kerastf.errors import ConfigError, InputError, PluginError, UnknownNameError
 from kerastf.testing import converters, generic, heads, models, samplers, sequences  # noqa: F401  (they add their checks)
 from kerastf.testing.models import reference_generate
 from kerastf.testing.report import CHECKS, ContractError, Report, run_checks
-from kerastf.testing.subjects import BlockSubject, ModelSubject, Subject
+from kerastf.testing.subjects import BlockSubject, ModelSubject, OwnModelSubject, Subject
 
 __all__ = [
     "CHECKS", "ContractError", "Report", "cells", "check_block", "check_model", "matrix", "outcome",
-    "reference_generate",
+    "reference_generate", "verify",
 ]  # fmt: skip
 
 
@@ -57,6 +57,36 @@ def check_model(id, *, level="quick", only=None, **options) -> Report:
         ContractError: A check failed; the message is the report.
     """
     return run_checks(subject("model", id, options), level, only)
+
+
+def verify(model, *, level="quick", only=None) -> Report:
+    """Proves a model of yours correct by the contract of models: its own blocks, options and weights.
+
+    Copies of it are checked, its weights stirred by a thousandth so that none of them is silent; the model itself stays
+    as it is. A large model takes as long as it is large.
+
+    Args:
+        model: A model of the registry.
+        level: `"quick"`, or `"full"` with XLA and a new process.
+        only: Names of the checks to run; all by default.
+
+    Returns:
+        The report; print it.
+
+    Raises:
+        ContractError: A check failed; the message is the report.
+
+    Examples:
+        >>> import kerastf
+        >>> model = kerastf.create_model("gpt.nano", vocab_size=65, max_length=32, position="rotary")
+        >>> kerastf.verify(model, only=["causal", "steps"])
+        model `gpt`: 2 checks passed, 0 failed, 0 not asked for
+          ok    causal  no output sees a later token
+          ok    steps   step by step equals the whole
+    """
+    if not hasattr(type(model), "registry_entry"):
+        raise InputError(f"Only a model of the registry has a contract. Received: {type(model).__name__}")
+    return run_checks(OwnModelSubject(model), level, only)
 
 
 def matrix(kind=None, only=("steps", "fit"), *, model=None, block=None) -> Iterator[tuple[tuple[str, str, str], str]]:

@@ -139,6 +139,22 @@ class ModelSubject(Subject):
         return joined(self.raw(model, inputs, training))
 
 
+class OwnModelSubject(ModelSubject):
+    """A user's model: copies of it, with its weights."""
+
+    def __init__(self, model):
+        super().__init__(type(model).registry_entry.id, {})
+        self.options = {k: v for k, v in model.options.items() if k != "name"}
+        self.weights = {path: numpy(w) for path, w in model.learnt_weights().items()}
+
+    def make(self, seed=1, dtype=None, **extra):
+        model = config.build_model(self.entry.id, **{**self.options, **({"dtype": dtype} if dtype else {}), **extra})
+        for weight in model.weights:
+            weight.assign(ops.cast(self.weights[weight.path], weight.dtype))
+        shake(model, seed, scale=1e-3)
+        return model
+
+
 def joined(output):
     """Several outputs side by side, as one `(B, n)` tensor; a single one as it is."""
     if not keras.tree.is_nested(output):
@@ -147,11 +163,11 @@ def joined(output):
     return ops.concatenate([ops.reshape(ops.cast(v, "float32"), (v.shape[0], -1)) for v in leaves], axis=1)
 
 
-def shake(layer, seed):
+def shake(layer, seed, scale=0.2):
     """Adds noise to every weight."""
     rng = np.random.default_rng(seed)
     for variable in layer.trainable_variables:
-        noise = rng.normal(scale=0.2, size=variable.shape).astype("float32")
+        noise = rng.normal(scale=scale, size=variable.shape).astype("float32")
         variable.assign(ops.cast(ops.convert_to_numpy(variable) + noise, variable.dtype))
 
 

@@ -377,10 +377,9 @@ def test_a_killed_training_ends_with_the_same_weights(tmp_path):
 # --- layouts
 
 
-@pytest.mark.slow
+@pytest.mark.peers
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_spread_over_devices_trains_as_on_one(family):
-    pytest.importorskip("jax")
     found = run("sharded.py", "2", family, KERAS_BACKEND="jax", XLA_FLAGS="--xla_force_host_platform_device_count=4")
     found = found[family]
     print(family, "spread over devices:", found["distance"])

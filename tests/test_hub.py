@@ -15,7 +15,6 @@ from kerastf import convert
 from kerastf.convert import hub
 from kerastf.errors import FileFormatError
 
-pytest.importorskip("huggingface_hub")
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}
 SIZES = {"vocab_size": 40, "max_length": 12, "dim": 16, "num_layers": 1, "num_heads": 2}
 

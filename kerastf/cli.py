@@ -90,6 +90,18 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--devices", help="auto, cpu:4, gpu:2, tpu, workers, ... (auto)")
     command.add_argument("--workers", type=int, help="as many processes on this machine, watched and started again")
 
+    command = add(
+        "ablate", _ablate, "Train every combination of some choices, matched, and compare them. Goes on where it was.",
+        epilog="Example: kerastf ablate recipes/small/gpt.toml --grid attention=multi_head,linear_attention/linear "
+        "norm=layer,rms --seeds 3",
+    )  # fmt: skip
+    command.add_argument("recipe", help="a recipe (.toml), or a model such as gpt.nano")
+    command.add_argument("--grid", nargs="+", required=True, metavar="A=B,C", help="a setting and the values to try")
+    command.add_argument("--seeds", type=int, default=3, help="runs of each combination (3)")
+    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting for all runs")
+    command.add_argument("--jobs", type=int, help="runs at a time (one for every two processors)")
+    command.add_argument("--out", help="folder (runs/ablation- and the recipe's name)")
+
     command = add("evaluate", _evaluate, "Measure the model of a run on its validation and test data, or on others.")
     _run_options(command)
     command.add_argument("--data", help="other data, all of which is read")
@@ -293,6 +305,19 @@ def _train(options):
         print(f"kerastf: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _ablate(options):
+    from pathlib import Path
+
+    from kerastf import training
+
+    _quiet()
+    out = options.out or Path("runs") / f"ablation-{Path(options.recipe).stem}"
+    grid = training.parse_grid(options.grid)
+    found = training.ablate(options.recipe, grid, out, seeds=options.seeds, settings=options.set, jobs=options.jobs)
+    print(f"\n{found}")
+    return 1 if any(row.failures for row in found.rows) else 0
 
 
 def _train_with_workers(options):

@@ -105,12 +105,7 @@ class Cost:
             lines.append((row.path or "(the model)", row.layer, output, *numbers))
         totals = f"{self.parameters:,}", in_units(self.flops), in_units(self.activation_bytes, "B", 1024)
         lines.append(("total", "", "", *totals))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        marks = "<<<>>>"
-        text = [
-            "  ".join(f"{cell:{mark}{width}}" for cell, mark, width in zip(line, marks, widths, strict=True)).rstrip()
-            for line in lines
-        ]
+        text = [in_columns(lines, "<<<>>>")]
         if self.missed:
             text.append(f"Not counted, because it could not be followed: {', '.join(self.missed)}")
         return "\n".join(text)
@@ -124,6 +119,18 @@ class Cost:
         return f"{self.title()}\n\n{self.table()}"
 
     __repr__ = __str__
+
+
+def in_columns(lines: list[tuple[str, ...]], marks: str) -> str:
+    """Lines of cells as a table of plain text.
+
+    Args:
+        lines: Each with as many cells as there are marks.
+        marks: `<` for a column that begins at the left, `>` for one that ends at the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = ([f"{c:{m}{w}}" for c, m, w in zip(line, marks, widths, strict=True)] for line in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in rows)
 
 
 def in_units(number: float, unit: str = "", base: int = 1000) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from kerastf import config, counting
-from kerastf.counting import Cost, in_units
+from kerastf.counting import Cost, in_columns, in_units
 from kerastf.errors import ConfigError, InputError
 
 Shapes = dict[str, tuple[int, ...]]
@@ -131,8 +131,7 @@ class Diff:
         lines.append(("parameters", *sizes, _ratio(first, second, "parameters")))
         lines.append(("FLOPs", *flops, _ratio(first, second, "flops")))
         lines.append(("activations", *memory, _ratio(first, second, "activation_bytes")))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join("  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+        return in_columns(lines, "<<<<")
 
     __repr__ = __str__
 

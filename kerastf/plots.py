@@ -273,6 +273,31 @@ def run_curves(rows, *, path=None, title="Training"):
     return _finish(figure, path)
 
 
+def rival_curves(rows, *, path=None, title="Rivals", along=("step", "loss")):
+    """Draws the mean of several runs of each rival over the steps, with the range of the runs around it.
+
+    Args:
+        rows: By name of the rival: its runs, each a list of pairs (step, value).
+        path: Where to write a PNG, or None.
+        title: Stands above.
+        along: What stands across, and what stands upward.
+    """
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    for name, runs in rows.items():
+        values = {}
+        for step, value in (pair for run in runs for pair in run):
+            values.setdefault(step, []).append(value)
+        steps = sorted(values)
+        line = axis.plot(steps, [np.mean(values[s]) for s in steps], marker="o", markersize=3, label=name)[0]
+        low, high = ([edge(values[s]) for s in steps] for edge in (min, max))
+        axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+    axis.set(xlabel=along[0], ylabel=along[1], title=title)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    return _finish(figure, path)
+
+
 def gradient_by_distance(curves, *, path=None, title="How far back the gradient reaches"):
     """Draws the norm of the gradient of the last output by the distance of the input, one line per cell.
 

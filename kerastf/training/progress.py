@@ -42,12 +42,18 @@ class Progress:
 
     def pace(self, step, now=None):
         """Speed and time left, in words; without what evaluations and savings took."""
-        now = time.monotonic() if now is None else now
-        if self.first is None or step <= self.first[1]:
+        seconds = self.step_seconds(step, now)
+        if seconds is None:
             return "compiling"
-        seconds = max(now - self.first[0] - self.paused, 1e-9) / (step - self.first[1])
         left = seconds * (self.total - step)
         return f"{_short(self.units / seconds)} {self.unit}/s  {duration(left)} left"
+
+    def step_seconds(self, step, now=None):
+        """How long a step takes, without the first, evaluations and savings; None before the second."""
+        now = time.monotonic() if now is None else now
+        if self.first is None or step <= self.first[1]:
+            return None
+        return max(now - self.first[0] - self.paused, 1e-9) / (step - self.first[1])
 
     @contextlib.contextmanager
     def pause(self):

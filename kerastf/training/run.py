@@ -108,7 +108,7 @@ def _train(recipe, folder, found, model, last, stream, chosen, chief):
         raise TrainingStopped(runner.failure)
     if runner.interrupted:
         raise KeyboardInterrupt(f"stopped at step {runner.step}; the same command goes on")
-    return _finish(folder, found, model, progress) if chief else {}
+    return _finish(folder, found, model, progress, progress.step_seconds(runner.step)) if chief else {}
 
 
 def _check_monitor(monitor, model, found):
@@ -135,7 +135,7 @@ def _write_words(folder, found):
         folder.write_json("labels.json", found.classes)
 
 
-def _finish(folder, found, model, progress):
+def _finish(folder, found, model, progress, step_seconds):
     model.save(folder.path / "last.keras")
     best = load_model(folder.model_path("best"), compile=False)
     best.compile()
@@ -146,6 +146,7 @@ def _finish(folder, found, model, progress):
             measured = best.evaluate(feed.once(), verbose=0, return_dict=True)
             results |= {f"{part}_{k}": float(v) for k, v in measured.items()}
     results["loss"] = rows[-1]["loss"]
+    results["step_seconds"] = step_seconds and round(step_seconds, 6)
     results["seconds"] = round(sum(r["seconds"] for r in rows), 1)
     draw(folder)
     folder.write_json("results.json", results)
@@ -162,7 +163,8 @@ def draw(folder):
 
 
 def _show(results):
-    return ", ".join(f"{k} {v:.4g}" for k, v in results.items() if k not in ("step", "best_step", "seconds"))
+    apart = ("step", "best_step", "step_seconds", "seconds")
+    return ", ".join(f"{k} {v:.4g}" for k, v in results.items() if k not in apart)
 
 
 class Runner(keras.callbacks.Callback):

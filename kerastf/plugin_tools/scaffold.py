@@ -72,7 +72,8 @@ def _values(name: str, kind: str, block: str | None) -> dict[str, str]:
     namespace = plugins.normalise(name).removeprefix("kerastf_")
     if not plugins.is_name(namespace) or namespace in (plugins.LOCAL, "kerastf"):
         raise RegistrationError(
-            f"A plugin's name is a letter, then a-z 0-9 and -, and neither `local` nor `kerastf`. Received: name={name!r}"
+            "A plugin's name is a letter, then a-z 0-9 and -, and neither `local` nor `kerastf`. "
+            f"Received: name={name!r}"
         )
     facts = tomllib.loads(_template("kinds.toml"))[kind]
     own = plugins.normalise(block) if block is not None else facts["block"]

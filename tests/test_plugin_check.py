@@ -166,7 +166,9 @@ def test_by_namespace_and_on_the_command_line(mine, capsys, monkeypatch):
 
 
 def test_installed_without_its_source(install):
-    install("kerastf-good", {"norm": {"half": "Half"}}, code="import keras\nclass Half(keras.layers.Layer):\n    'Half.'\n")
+    install(
+        "kerastf-good", {"norm": {"half": "Half"}}, code="import keras\nclass Half(keras.layers.Layer):\n    'Half.'\n"
+    )
     report = check_plugin("good", only=QUICK)
     skipped = [v.name for v in report.verdicts if v.outcome == "skip"]
     assert skipped == ["metadata", "readme", "license", "tests", "installed"]

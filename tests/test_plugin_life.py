@@ -67,7 +67,7 @@ def test_a_whole_life(kind, tmp_path):
 
     assert "1 passed" in place.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "kerastf-newborn")
     report = place.run("-m", "kerastf", "plugin", "check", "kerastf-newborn", "--full")
-    assert "20 checks passed, 0 failed, 0 not asked for" in report and "It is sound" in report
+    assert " 0 failed, 0 not asked for\n" in report and "It is sound" in report
     assert "nothing is wrong with it" in place.run("-m", "kerastf", "plugin", "doctor", "newborn")
 
     place.run("-m", "kerastf", "matrix", "--block", "newborn/first", "--json", "matrix.json")

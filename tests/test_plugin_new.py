@@ -1,6 +1,7 @@
 """`kerastf plugin new`: what it writes is sound, and it writes the whole of it or nothing."""
 
 import filecmp
+import re
 import subprocess
 import sys
 import tomllib
@@ -59,6 +60,15 @@ def test_the_template_is_what_new_writes(tmp_path):
     assert [f for f in files(made) if not filecmp.cmp(made / f, kept / f, shallow=False)] == []
     tracked = subprocess.run(["git", "ls-files"], cwd=kept, capture_output=True, text=True, check=True).stdout.split()
     assert tracked == [] or tracked == files(made)
+
+
+def test_the_page_shows_what_new_writes(tmp_path):
+    scaffold.new("mine", "norm", out=tmp_path)
+    page = (ROOT / "docs" / "plugins.md").read_text("utf-8")
+    shown = re.findall(r'^```\w+ title="(kerastf-mine/\S+)"\n(.*?)^```$', page, re.S | re.M)
+    assert len(shown) == 4
+    for path, text in shown:
+        assert text == (tmp_path / path).read_text("utf-8"), path
 
 
 def test_what_it_writes_reads_well(tmp_path):

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 
-from kerastf import __version__, plugins, registry
+from kerastf import __version__, cli_plugin, plugins, registry
+from kerastf.cli_plugin import quiet
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,8 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--batch-size", type=int, default=1, help="with --layers: how many rows a batch has (1)")
     command.add_argument("--vocab-size", type=int, help="with --layers: how many tokens there are, where it is open")
 
-    command = add("plugins", _plugins, "Show the installed plugins, their state and what they offer.")
-    command.add_argument("-v", "--verbose", action="store_true", help="load each and show the kept tracebacks")
+    cli_plugin.add_commands(add)
 
     command = add("inspect", _inspect, "Show what a saved model is, without TensorFlow and without its plugins.")
     command.add_argument("file", help="a .keras file")
@@ -192,29 +192,6 @@ def _info(options):
     print(f"{found.title()}\n\n{found.table(options.layers)}")
 
 
-def _plugins(options):
-    found = [p for p in plugins.discover().values() if p.namespace]
-    if options.verbose:
-        for plugin in found:
-            for entry in plugin.entries:
-                with contextlib.suppress(ImportError):  # shown below, from what was kept
-                    entry.load()
-    if not found:
-        print("No plugins are installed. A plugin is a package with entry points in groups such as kerastf.attention.")
-    for plugin in found:
-        print(f"{plugin.namespace:<20} {plugin.state:<13} {plugin.distribution} {plugin.version}")
-        print("  offers " + (", ".join(f"{e.kind} {e.id}" for e in plugin.entries) or "nothing usable"))
-        if plugin.incompatibility:
-            print(f"  {plugin.incompatibility}")
-        for problem in plugin.problems:
-            print(f"  problem: {problem}")
-        if options.verbose:
-            print(f"  loaded in {plugin.load_seconds:.2f} s")
-            for module, text in plugin.tracebacks.items():
-                print(f"  {module} fails to import:\n" + "\n".join(f"    {line}" for line in text.splitlines()))
-    return 0
-
-
 def _inspect(options):
     from kerastf.checkpoint import inspect
 
@@ -231,7 +208,7 @@ def _check(options):
     from kerastf.describe import find
 
     entry = find(options.id, options.kind)
-    _quiet()
+    quiet()
     level = "full" if options.full else "quick"
     try:
         if entry.kind == "model":
@@ -253,7 +230,7 @@ def _matrix(options):
 
     if options.kind:
         registry.require_kind(options.kind)
-    _quiet()
+    quiet()
     found = {}
     with atomic(options.json) if options.json else contextlib.nullcontext() as file:
         for cell, outcome in testing.matrix(options.kind, model=options.model, block=options.block):
@@ -290,7 +267,7 @@ def _train(options):
         return _train_with_workers(options)
     from kerastf import training
 
-    _quiet()
+    quiet()
     settings = list(options.set)
     if options.data:
         settings.insert(0, f"data.source={json.dumps(options.data)}")
@@ -333,7 +310,7 @@ def _train_with_workers(options):
 def _evaluate(options):
     from kerastf import training
 
-    _quiet()
+    quiet()
     for part, metrics in training.evaluate(options.folder, source=options.data, which=options.which).items():
         print(f"{part:<8}" + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
@@ -341,7 +318,7 @@ def _evaluate(options):
 def _predict(options):
     from kerastf import training
 
-    _quiet()
+    quiet()
     inputs = options.inputs or [line.rstrip("\n") for line in sys.stdin]
     for found in training.predict(options.folder, inputs, which=options.which, k=options.k):
         print(json.dumps(found, ensure_ascii=False))
@@ -376,7 +353,7 @@ def _generate(options):
 def _convert(options):
     from kerastf import convert
 
-    _quiet()
+    quiet()
     if not options.file.endswith(".keras"):
         raise ValueError(f"A model is saved to a .keras file. Received: {options.file!r}")
     model = convert.load(options.source, **({"head": options.head} if options.head else {}))
@@ -391,7 +368,7 @@ def _export(options):
     from kerastf import convert
     from kerastf.checkpoint import load_model
 
-    _quiet()
+    quiet()
     suffix = {"onnx": ".onnx", "litert": ".tflite"}.get(options.to, f"_{options.to}")
     path = options.out or str(Path(options.file).with_suffix("")) + suffix
     model = load_model(options.file, plugins=_allowed(options.plugins), compile=False)
@@ -401,12 +378,5 @@ def _export(options):
 def _demo(options):
     from kerastf.demo import run
 
-    _quiet()
+    quiet()
     return run(options.out, options.steps)
-
-
-def _quiet():
-    """TensorFlow's advice on retracing is not for users of a command."""
-    import logging
-
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -233,7 +233,7 @@ class Plugin:
         last = kept.strip().splitlines()[-1]
         raise PluginError(
             f"`{entry.id}` ({entry.kind}) comes from the plugin {self.distribution} {self.version}, which fails to "
-            f"import: {last}. The whole traceback: kerastf plugins -v"
+            f"import: {last}. The whole traceback: kerastf plugin doctor {self.namespace}"
         )
 
 
@@ -269,13 +269,29 @@ def _read(distributions: "Iterable[importlib.metadata.Distribution]") -> dict[st
         name = distribution.name
         if name in plugins:
             continue  # found twice on the path: Python imports the first
-        plugins[name] = plugin = Plugin(name, distribution.version, distribution.requires or ())
-        for point in distribution.entry_points:
-            if point.group.startswith(GROUP):
-                _add(plugin, point.group.removeprefix(GROUP), point.name, point.value)
+        points = [(p.group.removeprefix(GROUP), p.name, p.value) for p in distribution.entry_points
+                  if p.group.startswith(GROUP)]  # fmt: skip
+        plugins[name] = describe(name, distribution.version, distribution.requires or (), points)
     _mark_rivals(plugins.values())
     _apply_variable(plugins.values(), os.environ.get(VARIABLE))
     return plugins
+
+
+def describe(
+    distribution: str, version: str, requires: Iterable[str], points: Iterable[tuple[str, str, str]]
+) -> Plugin:
+    """The plugin that a package's metadata describe.
+
+    Args:
+        distribution: Its name.
+        version: Its version.
+        requires: Its requirements, a line each.
+        points: Its entry points: kind, name, target.
+    """
+    plugin = Plugin(distribution, version, requires)
+    for kind, name, target in points:
+        _add(plugin, kind, name, target)
+    return plugin
 
 
 def _add(plugin: Plugin, kind: str, name: str, target: str) -> None:

@@ -1,8 +1,11 @@
 """Shared helpers: fake installed packages."""
 
+import importlib
+import json
 import os
 import sys
 import textwrap
+import tomllib
 
 import pytest
 
@@ -38,26 +41,65 @@ def write_plugin(site, distribution, entries, *, code="", version="1.0", require
     return package
 
 
+def lay_down(site, project):
+    """Writes the metadata of a project's folder into `site`, as `pip install -e` would."""
+    facts = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]
+    info = site / f"{facts['name'].replace('-', '_')}-{facts['version']}.dist-info"
+    info.mkdir(exist_ok=True)
+    lines = ["Metadata-Version: 2.4", f"Name: {facts['name']}", f"Version: {facts['version']}"]
+    lines += [f"Requires-Dist: {r}" for r in facts.get("dependencies", ())]
+    (info / "METADATA").write_text("\n".join(lines) + "\n")
+    groups = facts.get("entry-points", {})
+    points = "".join(f"[{g}]\n" + "".join(f"{n} = {t}\n" for n, t in names.items()) for g, names in groups.items())
+    (info / "entry_points.txt").write_text(points)
+    url = {"url": project.resolve().as_uri(), "dir_info": {"editable": True}}
+    (info / "direct_url.json").write_text(json.dumps(url))
+
+
 @pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Installs fake packages, here and for child processes: `install(distribution, entries, code=..., ...)`."""
+def site(tmp_path, monkeypatch):
+    """A folder of installed packages, for this process and its children."""
     from kerastf import plugins
 
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("PYTHONPATH", str(site))
+    before = set(sys.modules)
+    yield site
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+    monkeypatch.undo()
+    plugins.rediscover()
+
+
+@pytest.fixture
+def install(site):
+    """Installs fake packages: `install(distribution, entries, code=..., ...)`."""
+    from kerastf import plugins
 
     def write(*args, **kwargs):
         package = write_plugin(site, *args, **kwargs)
         plugins.rediscover()
         return package
 
-    yield write
-    for name in [m for m in sys.modules if (site / m.partition(".")[0]).exists()]:
-        del sys.modules[name]
-    monkeypatch.undo()
-    plugins.rediscover()
+    return write
+
+
+@pytest.fixture
+def install_project(site, monkeypatch):
+    """Installs a project's folder where it stands: `install_project(folder)`."""
+    from kerastf import plugins
+
+    def write(project):
+        lay_down(site, project)
+        monkeypatch.syspath_prepend(str(project))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project), os.environ["PYTHONPATH"]]))
+        importlib.invalidate_caches()
+        plugins.rediscover()
+
+    return write
 
 
 @pytest.fixture(autouse=True)

@@ -74,11 +74,19 @@ def test_info_of_layers(capsys):
 
 
 def test_plugins(capsys, install):
-    install("kerastf-bad", {"norm": {"half": "Half"}}, code="raise RuntimeError('on purpose')")
+    install("kerastf-bad", {"norm": {"half": "Half"}}, code="raise RuntimeError('on purpose')", requires=["kerastf>=9"])
     status, out, _ = run(capsys, "plugins")
-    assert status == 0 and "kerastf-linear-attention 0.1.0" in out and "bad                  discovered" in out
-    status, out, _ = run(capsys, "plugins", "-v")
-    assert "bad                  failed" in out and "RuntimeError: on purpose" in out
+    assert status == 0 and "kerastf-linear-attention 0.1.0" in out and "bad                  incompatible" in out
+    assert "  problem: it needs kerastf>=9, and kerastf " in out
+
+
+def test_plugin_new(capsys, tmp_path):
+    status, out, _ = run(capsys, "plugin", "new", "mine", "--kind", "norm", "--out", str(tmp_path))
+    assert status == 0 and out.splitlines()[0] == f"{tmp_path / 'kerastf-mine'} is a package of one norm. Next:"
+    status, _, err = run(capsys, "plugin", "new", "mine", "--kind", "norm", "--out", str(tmp_path))
+    assert status == 2 and err.endswith("kerastf-mine exists already. Choose another name, or remove it first.\n")
+    status, _, err = run(capsys, "plugin", "check", str(tmp_path))
+    assert status == 2 and "it has no pyproject.toml. Begin one: kerastf plugin new NAME --kind KIND" in err
 
 
 def test_inspect(capsys, saved):
@@ -145,7 +153,7 @@ def test_check_shows_what_is_wrong(capsys, install):
     assert out.count("FAIL") == 2  # it sees the future, and cannot decode
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([c, "--help"] for c in ("list", "info", "plugins", "inspect", "check", "matrix", "generate", "demo"))])  # fmt: skip
+@pytest.mark.parametrize("arguments", [["--help"], *([c, "--help"] for c in ("list", "info", "plugins", "inspect", "check", "matrix", "generate", "demo", "plugin", "stubs"))])  # fmt: skip
 def test_help_explains(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
         main(arguments)

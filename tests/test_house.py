@@ -20,8 +20,9 @@ ROOT = Path(kerastf.__file__).parent
 STOREYS = [
     {"errors"}, {"plugins", "supervisor"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
     {"functional", "compat", "replicas", "text", "checkpoint", "symbolic", "arithmetic"}, {"vectors"}, {"blocks"},
-    {"decoding"}, {"models"}, {"counting"}, {"bilm_files", "describe", "data", "metrics", "plots", "convert", "experiments"}, {"create"},
-    {"testing"}, {"training"}, {"demo"}, {"cli"},
+    {"decoding"}, {"models"}, {"counting"},
+    {"bilm_files", "describe", "data", "metrics", "plots", "convert", "experiments"}, {"create"},
+    {"testing"}, {"plugin_tools"}, {"training"}, {"demo"}, {"cli_plugin"}, {"cli"},
 ]  # fmt: skip
 HEIGHT = {name: level for level, names in enumerate(STOREYS) for name in names}
 

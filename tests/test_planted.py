@@ -532,3 +532,14 @@ def test_cell_that_a_keras_loop_runs_differently():
 
     with pytest.raises(ContractError, match="keras.layers.RNN gives another result"):
         check_block("cell", Counts, only=["states"], units=4)
+
+
+def test_an_exception_without_a_word_is_still_a_verdict():
+    @planted("norm", RMSNorm)
+    class Silent:
+        def call(self, x):
+            raise NotImplementedError
+
+    with pytest.raises(ContractError, match="FAIL  length  raised NotImplementedError: ") as caught:
+        check_block("norm", Silent, only=["length"])
+    assert caught.value.report.failed == ["length"]

@@ -41,14 +41,12 @@ def test_from_the_home_page_to_a_plugin_of_ones_own(tmp_path):
     assert (tmp_path / "small.keras").exists()
     assert "attention.png" in shell("env/bin/kerastf demo --steps 20", tmp_path)
 
-    # The plugin page: its files, then its commands, with the environment switched on.
-    for language in ("python", "toml"):
-        for title, text in fences(ROOT / "docs" / "plugins.md", language):
-            if title:
-                (tmp_path / title).parent.mkdir(parents=True, exist_ok=True)
-                (tmp_path / title).write_text(text)
-    commands = next(code for title, code in fences(ROOT / "docs" / "plugins.md", "bash") if title)
-    told = shell(f"set -e\n{commands}", tmp_path / "kerastf-mine", f"{tmp_path / 'env' / 'bin'}:{os.environ['PATH']}")
+    # The plugin page: its commands, with the environment switched on.
+    path = f"{tmp_path / 'env' / 'bin'}:{os.environ['PATH']}"
+    pages = fences(ROOT / "docs" / "plugins.md", "bash")
+    shell(next(code for _, code in pages if "plugin new" in code), tmp_path, path)
+    commands = next(code for title, code in pages if title)
+    told = shell(f"set -e\n{commands}", tmp_path / "kerastf-mine", path)
     assert "mine/unit" in told and "0 failed" in told
     wheel = next((tmp_path / "kerastf-mine" / "dist").glob("kerastf_mine-*.whl"))
 

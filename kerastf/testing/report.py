@@ -17,6 +17,10 @@ class NotAsked(Exception):
     """A check does not apply to this subject; the message tells why."""
 
 
+class Warned(Exception):
+    """A check found what is allowed but should be looked at; the message tells what."""
+
+
 class ContractError(AssertionError):
     """A block or model does not keep its contract. The message is the whole report.
 
@@ -38,7 +42,7 @@ class Check:
         kinds: The kinds it applies to.
         level: `"quick"` checks run always, `"full"` ones when asked for.
         promise: What holds when it passes.
-        run: Takes a subject; raises `Broken` or `NotAsked`.
+        run: Takes a subject; raises `Broken`, `Warned` or `NotAsked`.
     """
 
     name: str
@@ -51,11 +55,13 @@ class Check:
 CHECKS: list[Check] = []
 
 
-def check(name: str, kinds: Iterable[str], promise: str, level: str = "quick") -> Callable:
+def check(
+    name: str, kinds: Iterable[str], promise: str, level: str = "quick", into: list[Check] = CHECKS
+) -> Callable:  # fmt: skip
     """Adds a function to the contract of some kinds."""
 
     def decorate(function):
-        CHECKS.append(Check(name, tuple(kinds), level, promise, function))
+        into.append(Check(name, tuple(kinds), level, promise, function))
         return function
 
     return decorate
@@ -63,7 +69,7 @@ def check(name: str, kinds: Iterable[str], promise: str, level: str = "quick") -
 
 @dataclass
 class Verdict:
-    """The outcome of one check: `ok`, `FAIL` or `skip`, and a sentence."""
+    """The outcome of one check: `ok`, `FAIL`, `warn` or `skip`, and a sentence."""
 
     name: str
     outcome: str
@@ -88,9 +94,15 @@ class Report:
         """Names of the checks that failed."""
         return [v.name for v in self.verdicts if v.outcome == "FAIL"]
 
+    @property
+    def warned(self) -> list[str]:
+        """Names of the checks that warned."""
+        return [v.name for v in self.verdicts if v.outcome == "warn"]
+
     def __str__(self) -> str:
         count = {o: sum(v.outcome == o for v in self.verdicts) for o in ("ok", "FAIL", "skip")}
         head = f"{self.subject}: {count['ok']} checks passed, {count['FAIL']} failed, {count['skip']} not asked for"
+        head += f", {len(self.warned)} warned" if self.warned else ""
         width = max((len(v.name) for v in self.verdicts), default=0)
         lines = [f"  {v.outcome:<4}  {v.name:<{width}}  {v.sentence}" for v in self.verdicts]
         return "\n".join([head, *lines])
@@ -106,14 +118,15 @@ def run_checks(subject, level: str, only: Iterable[str] | None = None) -> Report
     for item in CHECKS:
         wanted = only is None or item.name in set(only)
         if subject.kind in item.kinds and wanted and (item.level == "quick" or level == "full"):
-            verdicts.append(_run(item, subject))
+            verdicts.append(run_check(item, subject))
     report = Report(f"{subject.kind} `{subject.id}`", verdicts)
     if not report.ok:
         raise ContractError(report)
     return report
 
 
-def _run(item: Check, subject) -> Verdict:
+def run_check(item: Check, subject) -> Verdict:
+    """Runs one check; whatever it raises becomes the verdict."""
     start = time.perf_counter()
     details = ""
     try:
@@ -121,9 +134,12 @@ def _run(item: Check, subject) -> Verdict:
         outcome, sentence = "ok", item.promise
     except NotAsked as reason:
         outcome, sentence = "skip", str(reason)
+    except Warned as remark:
+        outcome, sentence = "warn", str(remark)
     except Broken as problem:
         outcome, sentence = "FAIL", str(problem)
     except Exception as error:
-        outcome, sentence = "FAIL", f"raised {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+        first = (str(error).strip() or "no message").splitlines()[0][:200]
+        outcome, sentence = "FAIL", f"raised {type(error).__name__}: {first}"
         details = traceback.format_exc()
     return Verdict(item.name, outcome, sentence, time.perf_counter() - start, details)

@@ -22,8 +22,8 @@ _LAZY = {
     "inspect": "kerastf.checkpoint",
 }
 _MODULES = ("bilm_files", "blocks", "checkpoint", "config", "convert", "counting", "data", "decoding", "describe",
-            "errors", "functional", "metrics", "models", "plots", "plugins", "registry", "testing", "text",
-            "training")  # fmt: skip
+            "errors", "functional", "metrics", "models", "plots", "plugins", "registry", "replicas", "testing",
+            "text", "training")  # fmt: skip
 
 __all__ = ["create_block", "create_model", "list_blocks", "list_models", "register", *_LAZY, *_MODULES]
 

@@ -65,7 +65,7 @@ class Selective(keras.layers.Layer):
 
     def __init__(
         self, state_dim: int = 16, *, expansion: int = 2, kernel_size: int = 4, rank: int | None = None,
-        chunk: int = 32, dropout: float = 0.0, initializer_std: float = 0.02, output_std: float | None = None,
+        chunk: int = 16, dropout: float = 0.0, initializer_std: float = 0.02, output_std: float | None = None,
         epsilon: float = 1e-5, **kwargs,
     ):  # fmt: skip
         super().__init__(**kwargs)
@@ -104,7 +104,7 @@ class Selective(keras.layers.Layer):
         self.kernel_bias = self._weight("kernel_bias", (inner,), "zeros", autocast=True)
         self.delta_kernel = self._weight("delta_kernel", (rank, inner), _within(rank**-0.5))
         self.delta_bias = self._weight("delta_bias", (inner,), _first_deltas)
-        self.log_decay = self._weight("log_decay", (inner, self.state_dim), _first_log_decays)
+        self.log_decay = self._weight("log_decay", (self.state_dim, inner), _first_log_decays)
         self.skip = self._weight("skip", (inner,), "ones")
         self.gain = self._weight("gain", (inner,), "ones")
         self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
@@ -144,10 +144,10 @@ class Selective(keras.layers.Layer):
         delta = ops.softplus(ops.matmul(delta, ops.cast(self.delta_kernel, "float32")) + self.delta_bias)  # (B, T, I)
         delta = delta if keep is None else delta * ops.cast(keep, "float32")
         x = ops.cast(x, "float32")
-        decay = ops.exp(delta[..., None] * -ops.exp(self.log_decay))  # (B, T, I, N), in (0, 1]
-        added = (delta * x)[..., None] * write[:, :, None]  # (B, T, I, N)
+        decay = ops.exp(delta[:, :, None] * -ops.exp(self.log_decay))  # (B, T, N, I), in (0, 1]
+        added = ops.matmul(write[..., None], (delta * x)[:, :, None])  # (B, T, N, I)
         states, last = recurrence(decay, added, state["state"], self.chunk)
-        y = ops.sum(states * read[:, :, None], axis=-1) + self.skip * x  # (B, T, I)
+        y = ops.matmul(read[:, :, None], states)[:, :, 0] + self.skip * x  # (B, T, I)
         return y, {"tail": tail, "state": last}
 
     def _convolved(self, x, tail):
@@ -176,7 +176,7 @@ class Selective(keras.layers.Layer):
     def _start(self, batch_size):
         return {
             "tail": ops.zeros((batch_size, self.kernel_size - 1, self.inner), dtype=self.compute_dtype),
-            "state": ops.zeros((batch_size, self.inner, self.state_dim), dtype="float32"),
+            "state": ops.zeros((batch_size, self.state_dim, self.inner), dtype="float32"),
         }
 
     def init_state(self, batch_size, max_length, context=None, context_mask=None):
@@ -216,29 +216,38 @@ def recurrence(decay, added, first, chunk):
     """All states of `h_t = decay_t h_{t-1} + added_t`, and the last one.
 
     Args:
-        decay: `(B, T, I, N)`, in `[0, 1]`.
-        added: `(B, T, I, N)`.
-        first: The state before, `(B, I, N)`.
+        decay: `(B, T, N, I)`, in `[0, 1]`.
+        added: `(B, T, N, I)`.
+        first: The state before, `(B, N, I)`.
         chunk: Length L of the pieces that are computed at once, a power of two.
 
     Returns:
-        The states `(B, T, I, N)`, and the last `(B, I, N)`.
+        The states `(B, T, N, I)`, and the last `(B, N, I)`.
     """
     length = ops.shape(decay)[1]
-    if isinstance(length, int):  # a short sequence needs no long chunk
-        chunk = min(chunk, 1 << (length - 1).bit_length())
-    missing = [(0, 0), (0, -length % chunk), (0, 0), (0, 0)]
-    shape = (-1, (length + chunk - 1) // chunk, chunk, *decay.shape[2:])  # (B, M, L, I, N)
-    # What fills up the last chunk neither fades nor adds.
-    decay = ops.reshape(ops.pad(decay, missing, constant_values=1.0), shape)
-    decay, added = _joined(decay, ops.reshape(ops.pad(added, missing), shape))
-    before, last = _carried(decay[:, :, -1], added[:, :, -1], first)  # (B, M, I, N), (B, I, N)
-    states = decay * before[:, :, None] + added  # (B, M, L, I, N)
-    return ops.reshape(states, (-1, shape[1] * chunk, *shape[3:]))[:, :length], last
+    chunk = min(chunk, _power_of_two(length)) if isinstance(length, int) else chunk
+    decay, added = _pieces(decay, added, chunk)  # (B, M, L, N, I) each
+    decay, added = _joined(decay, added)
+    before, last = _carried(decay[:, :, -1], added[:, :, -1], first)  # (B, M, N, I), (B, N, I)
+    states = decay * before[:, :, None] + added  # (B, M, L, N, I)
+    return ops.reshape(states, (-1, ops.shape(states)[1] * chunk, *states.shape[3:]))[:, :length], last
+
+
+def _power_of_two(number):
+    """The smallest power of two that is not below the number."""
+    return 1 << (number - 1).bit_length()
+
+
+def _pieces(decay, added, size):
+    """Cuts the time into chunks. What fills up the last one neither fades nor adds."""
+    length = ops.shape(decay)[1]
+    missing = [(0, 0), (0, -length % size), (0, 0), (0, 0)]
+    shape = (-1, (length + size - 1) // size, size, *decay.shape[2:])  # (B, M, L, N, I)
+    return ops.reshape(ops.pad(decay, missing, constant_values=1.0), shape), ops.reshape(ops.pad(added, missing), shape)
 
 
 def _joined(decay, added):
-    """Of each step of a chunk, what it and all before it in the chunk do together: `(B, M, L, I, N)` twice.
+    """Of each step of a chunk, what it and all before it in the chunk do together: `(B, M, L, N, I)` twice.
 
     Two steps are one: `h -> d2 (d1 h + a1) + a2 = (d1 d2) h + (d2 a1 + a2)`. Pairs are joined, the half as many are
     done likewise, and what lies between them follows.
@@ -246,30 +255,30 @@ def _joined(decay, added):
     size = decay.shape[2]
     if size == 1:
         return decay, added
-    inside = decay.shape[3:]
-    lead = ops.shape(decay)[:2]
-    decay = ops.reshape(decay, (*lead, size // 2, 2, *inside))
-    added = ops.reshape(added, (*lead, size // 2, 2, *inside))
-    d1, d2, a1, a2 = decay[:, :, :, 0], decay[:, :, :, 1], added[:, :, :, 0], added[:, :, :, 1]
+    whole = ops.shape(decay)
+    pairs = (*whole[:2], size // 2, 2, *whole[3:])
+    d1, d2 = ops.unstack(ops.reshape(decay, pairs), 2, axis=3)  # (B, M, L/2, N, I) each
+    a1, a2 = ops.unstack(ops.reshape(added, pairs), 2, axis=3)
     d2, a2 = _joined(d1 * d2, d2 * a1 + a2)  # after each second step
-    nothing = [(0, 0), (0, 0), (1, 0), (0, 0), (0, 0)]
-    earlier_d = ops.pad(d2[:, :, :-1], nothing, constant_values=1.0)
-    earlier_a = ops.pad(a2[:, :, :-1], nothing)
-    d1, a1 = earlier_d * d1, d1 * earlier_a + a1  # after each first step
-    decay, added = ops.stack([d1, d2], axis=3), ops.stack([a1, a2], axis=3)
-    return (ops.reshape(x, (*lead, size, *inside)) for x in (decay, added))
+    later = [(0, 0), (0, 0), (1, 0), (0, 0), (0, 0)]
+    d0, a0 = ops.pad(d2[:, :, :-1], later, constant_values=1.0), ops.pad(a2[:, :, :-1], later)
+    d1, a1 = d0 * d1, d1 * a0 + a1  # after each first step
+    return ops.reshape(ops.stack([d1, d2], axis=3), whole), ops.reshape(ops.stack([a1, a2], axis=3), whole)
 
 
 def _carried(decay, added, first):
-    """The state before each chunk `(B, M, I, N)`, and the one after the last `(B, I, N)`."""
-    if decay.shape[1] == 1:
-        return first[:, None], decay[:, 0] * first + added[:, 0]
+    """The state before each chunk `(B, M, N, I)`, and the one after the last `(B, N, I)`."""
+    count = ops.shape(decay)[1]
+    if isinstance(count, int):  # as within chunks: XLA cannot differentiate a loop of Keras
+        decay, added = (x[:, 0] for x in _joined(*_pieces(decay, added, _power_of_two(count))))
+        states = decay[:, :count] * first[:, None] + added[:, :count]  # (B, M, N, I): after each chunk
+        return ops.concatenate([first[:, None], states[:, :-1]], axis=1), states[:, -1]
 
     def advance(state, chunk):
         return chunk[0] * state + chunk[1], state
 
-    chunks = ops.moveaxis(decay, 1, 0), ops.moveaxis(added, 1, 0)  # (M, B, I, N) twice
-    last, before = ops.scan(advance, first, chunks)
+    # One tensor: where the length is not known, Keras's scan takes no two.
+    last, before = ops.scan(advance, first, ops.transpose(ops.stack([decay, added]), (2, 0, 1, 3, 4)))
     return ops.moveaxis(before, 0, 1), last
 
 
@@ -285,4 +294,4 @@ def _first_deltas(shape, dtype=None):
 
 def _first_log_decays(shape, dtype=None):
     """`A = -1, -2, ..., -N` in every channel."""
-    return ops.broadcast_to(ops.log(ops.arange(1, shape[1] + 1, dtype=dtype)), shape)
+    return ops.broadcast_to(ops.log(ops.arange(1, shape[0] + 1, dtype=dtype))[:, None], shape)

@@ -294,4 +294,4 @@ def _first_deltas(shape, dtype=None):
 
 def _first_log_decays(shape, dtype=None):
     """`A = -1, -2, ..., -N` in every channel."""
-    return ops.broadcast_to(ops.log(ops.arange(1, shape[0] + 1, dtype=dtype))[:, None], shape)
+    return ops.log(ops.arange(1, shape[0] + 1, dtype=dtype))[:, None] * ops.ones(shape, dtype=dtype)

@@ -226,11 +226,11 @@ def test_cross_attention_and_rotation_are_refused():
 
 def test_calls_that_it_cannot_answer():
     block, x = made()
-    with pytest.raises(ValueError, match="sees the past only: write causal=True. Received: causal=False"):
+    with pytest.raises(ValueError, match=r"sees the past only: write causal=True. Received: causal=False"):
         block(x, causal=False)
     with pytest.raises(ValueError, match="reads its own sequence"):
         block(x, ops.convert_to_tensor(x))
-    with pytest.raises(ValueError, match="`chunk` must be a power of two. Received: chunk=12"):
+    with pytest.raises(ValueError, match=r"`chunk` must be a power of two. Received: chunk=12"):
         Selective(chunk=12)
     model = kerastf.create_model("gpt", vocab_size=9, max_length=8, dim=16, num_layers=1, num_heads=2, attention=ID)
     with pytest.raises(kerastf.errors.InputError, match="`ssm/selective` has no weights to look at"):

@@ -25,8 +25,8 @@ _LAZY = {
     "verify": "kerastf.testing",
 }
 _MODULES = ("bilm_files", "blocks", "checkpoint", "config", "convert", "counting", "data", "decoding", "describe",
-            "errors", "experiments", "functional", "metrics", "models", "plots", "plugins", "registry", "testing",
-            "text", "training")  # fmt: skip
+            "errors", "experiments", "functional", "metrics", "models", "plots", "plugins", "registry", "replicas",
+            "testing", "text", "training")  # fmt: skip
 
 __all__ = ["create_block", "create_model", "list_blocks", "list_models", "register", *_LAZY, *_MODULES]
 

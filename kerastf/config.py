@@ -225,6 +225,12 @@ def _fill(cls: Any, options: dict[str, Any], blocks: dict[str, list[dict[str, An
             elif lacking := needs.get(slot, set()) - supports:
                 problems.add(_unmet(kind, spec, lacking, options))
                 unmet.append(spec["name"])
+            elif kind == "attention" and "causal_only" in supports and "causal_only" not in cls.gives:
+                problems.add(
+                    f"{kind} `{spec['name']}` sees the past only, and positions of `{cls.registry_entry.id}` see both "
+                    f"sides. Received: {slot}={short(options[slot])}"
+                )
+                unmet.append(spec["name"])
         for spec in specs:
             _fill_one(kind, spec, known)
         for spec in _distinct(s for s in specs if s["name"] not in unmet):

@@ -11,11 +11,14 @@ What Keras 3.15 does not do, and `mended` does while `fit`, `evaluate` or `predi
   by row: `a^2 + b^2` stands for `(a + b)^2`, in Adam's second moment and in the norm by which gradients are clipped.
   Two replicas read every position twice. It is so on one device, too, where a token stands twice in a batch; JAX and
   PyTorch have whole gradients. It is mended with one replica as with many.
+- What layers add to the loss stands in a list of the layer, and replicas share the layer. They take turns while a step
+  is traced, so that one reads what another added: a value of another part of the batch, without a gradient here.
 - With several workers, the logs of a step cannot be reduced: a mean over axis 0 is asked of scalars.
 """
 
 import contextlib
 import functools
+import threading
 import warnings
 
 import keras
@@ -118,6 +121,7 @@ def _changed_keras():
         (seeds, "next", _next_of_replica(seeds.next)),
         (trainer, "reduce_per_replica", _reduce(trainer.reduce_per_replica)),
         (TFOptimizer, "_all_reduce_sum_gradients", add_up_once),
+        *_losses_of_replica(keras.layers.Layer),
     )
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     try:
@@ -182,6 +186,34 @@ def _next_of_replica(next_seed):
         return seed + tf.stack([shift, tf.zeros_like(shift)])
 
     return wrapped
+
+
+def _losses_of_replica(layer):
+    """What to change in the class of layers, so that a replica sees only the losses that it added itself.
+
+    Each replica is traced in a thread of its own, so a loss belongs to its thread.
+    """
+    add_loss, own_losses, clear_losses = layer.add_loss, layer._get_own_losses, layer._clear_losses
+    threads = {}  # by id of a loss; it lives as long as it stands in the list of its layer
+
+    def is_own(loss):
+        return threads.get(id(loss), threading.get_ident()) == threading.get_ident()
+
+    @functools.wraps(add_loss)
+    def add(self, loss):
+        before = len(self._losses)
+        add_loss(self, loss)
+        threads.update((id(loss), threading.get_ident()) for loss in self._losses[before:])
+
+    def own(self):
+        return [loss for loss in own_losses(self) if is_own(loss)]
+
+    def clear(self):
+        others = [loss for loss in self._losses if not is_own(loss)]
+        clear_losses(self)  # the losses of inner layers, too
+        self._losses.extend(others)
+
+    return (layer, "add_loss", add), (layer, "_get_own_losses", own), (layer, "_clear_losses", clear)
 
 
 def _reduce(reduce_per_replica):

@@ -44,13 +44,14 @@ def run(script, *arguments, **environment):
 
 
 def test_two_replicas_train_as_one_device():
-    found = run("mirrored.py", "losses", "seeds", "gpt:2")
+    found = run("mirrored.py", "losses", "seeds", "gpt:2", "added:2")
     assert all(abs(d) < 1e-6 for d in found["losses"]["off"].values()), found["losses"]
     assert abs(found["losses"]["off with a local mean"]) > 0.1
     # Should Keras begin to draw other numbers on every replica, the last but one is False, and our seeds can go.
     assert all(found["seeds"].values()), found["seeds"]
-    assert found["gpt:2"]["distance"] < CLOSE < found["gpt:2"]["moved"]
-    assert abs(found["gpt:2"]["loss"]) < CLOSE
+    for name in ("gpt:2", "added:2"):
+        assert found[name]["distance"] < CLOSE < found[name]["moved"]
+        assert abs(found[name]["loss"]) < CLOSE
 
 
 @pytest.mark.slow
@@ -59,6 +60,7 @@ def test_mistakes_of_replicas_are_found():
     print(found)
     assert found["none"] < CLOSE
     assert found["local mean"] > 100 * CLOSE
+    assert found["added losses of another replica"] > 100 * CLOSE
     assert found["clipped before adding up"] > 100 * CLOSE
 
 

@@ -20,7 +20,7 @@ from checks import LESSONS, ROOT, TRAINED
 
 MODULES = [
     m.name for m in pkgutil.walk_packages(kerastf.__path__, "kerastf.") if not m.name.endswith("__main__")
-] + ["kerastf_template", "kerastf_linear_attention"]  # fmt: skip
+] + ["kerastf_template", "kerastf_linear_attention", "kerastf_moe", "kerastf_ssm"]  # fmt: skip
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("plugins/*/README.md"), *ROOT.glob("docs/**/*.md")])
 
 

@@ -2,6 +2,7 @@
 
 import keras
 
+from kerastf import functional
 from kerastf.registry import register
 
 
@@ -26,7 +27,7 @@ class _FeedForward(keras.layers.Layer):
         self.bias = bias
         self.initializer_std = initializer_std
         self.output_std = output_std
-        self.activate = activation_of(activation)
+        self.activate = functional.activation_of(activation)
 
     def build(self, x_shape):
         dim = x_shape[-1]
@@ -60,17 +61,6 @@ class _FeedForward(keras.layers.Layer):
             "initializer_std": self.initializer_std,
             "output_std": self.output_std,
         }
-
-
-def activation_of(name):
-    if name == "gelu_tanh":  # GPT-2's own approximation
-        return lambda x: keras.activations.gelu(x, approximate=True)
-    try:
-        return keras.activations.get(name)
-    except ValueError:
-        raise ValueError(
-            f"`activation` must be 'gelu_tanh' or the name of a Keras activation. Received: activation={name!r}"
-        ) from None
 
 
 @register("feedforward", "mlp", supports=("causal",))

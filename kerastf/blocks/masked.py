@@ -7,7 +7,6 @@ import keras
 from keras import ops
 
 from kerastf import compat, functional
-from kerastf.blocks.feedforward import activation_of
 from kerastf.blocks.losses import RowCrossEntropy, TokenAccuracy, TokenCrossEntropy
 from kerastf.blocks.norm import LayerNorm
 from kerastf.registry import register
@@ -62,7 +61,7 @@ class MaskedLanguageModel(keras.layers.Layer):
         self.epsilon = epsilon
         self.ignore = ignore
         self.initializer_std = initializer_std
-        self.activate = activation_of(activation)
+        self.activate = functional.activation_of(activation)
         self.read_matrix = None
 
     def tie(self, embedding):

@@ -5,6 +5,7 @@ from typing import Literal
 import keras
 
 from kerastf.config import create_block
+from kerastf.errors import InputError
 
 
 class TransformerLayer(keras.layers.Layer):
@@ -100,6 +101,8 @@ class TransformerLayer(keras.layers.Layer):
 
     def attention_weights(self, x, mask=None):
         """The weights `(B, H, T, T)` of self-attention for an input of this layer."""
+        if "weights" not in self.attention.supports:
+            raise InputError(f"The attention `{self.attention.registry_entry.id}` has no weights to look at.")
         h = self.attention_norm(x) if self.norm_order == "pre" else x
         return self.attention.attention_weights(h, mask=mask, causal=self.causal)
 

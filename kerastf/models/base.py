@@ -20,7 +20,8 @@ class Model(keras.Model):
         reads: What its input may be: `"tokens"`, `"characters"` where words may come as rows of characters, `"images"`,
             `"vectors"`. An embedding that reads something else is refused.
         gives: `"two_directions"` where features are those of a forward and a backward reader side by side. A head that
-            wants them is refused elsewhere.
+            wants them is refused elsewhere. `"causal_only"` where attention is only ever asked for the past. An
+            attention that declares it, because it can do nothing else, is refused elsewhere.
     """
 
     slots: ClassVar[dict[str, bool]] = {}

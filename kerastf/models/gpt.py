@@ -64,6 +64,7 @@ class GPT(Model):
         "attention": True, "norm": True, "feedforward": True, "position": False, "embedding": False, "head": False,
     }  # fmt: skip
     needs = {"attention": ("causal",), "norm": ("causal",), "feedforward": ("causal",)}  # noqa: RUF012
+    gives = ("causal_only",)
 
     def __init__(
         self, vocab_size: int | None = None, *, max_length: int = 1024, dim: int = 768, num_layers: int = 12,

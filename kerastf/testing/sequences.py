@@ -41,6 +41,12 @@ def _require_no_leak(x, run, axis_noise, low=None, high=None):
             raise Broken(f"outputs up to {t} changed by {gap:.2g} when inputs after {t} did: it sees the future")
 
 
+def _directions(subject):
+    """The values of `causal` that an attention takes."""
+    both_sides = [] if "causal_only" in subject.supports else [False]
+    return both_sides + ([True] if "causal" in subject.supports else [])
+
+
 @check("padding", ("attention",), "masked positions never change the others; both mask shapes agree")
 def padding(subject):
     layer = subject.make()
@@ -50,7 +56,7 @@ def padding(subject):
     mask = np.arange(padded.shape[1]) < LENGTH
     mask = np.broadcast_to(mask, padded.shape[:2])
     full = np.broadcast_to(mask[:, None], (*padded.shape[:2], padded.shape[1]))
-    for flag in (False, True) if "causal" in subject.supports else (False,):
+    for flag in _directions(subject):
         want = _call(subject, layer, x, causal=flag)
         for name, m in (("(B, S)", mask), ("(B, T, S)", full)):
             got = _call(subject, layer, padded, causal=flag, mask=ops.convert_to_tensor(m))[:, :LENGTH]

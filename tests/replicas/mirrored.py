@@ -1,6 +1,7 @@
 """Checks on logical CPU devices, in a process of their own because devices are made before TensorFlow is used.
 
-Usage: python mirrored.py CHECK ...   where a check is losses, seeds, planted or FAMILY:REPLICAS. Prints JSON.
+Usage: python mirrored.py CHECK ...   where a check is losses, seeds, planted or FAMILY:REPLICAS; `added` is a family, too.
+Prints JSON.
 """
 
 import contextlib
@@ -20,8 +21,41 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+import kerastf  # noqa: E402
 from kerastf import replicas  # noqa: E402
 from kerastf.blocks import bilm, head, sampling, span  # noqa: E402
+
+
+@kerastf.register("feedforward", "costly", supports=("causal",))
+class Costly(keras.layers.Layer):
+    """A linear map whose square is added to the loss."""
+
+    def build(self, x_shape):
+        self.kernel = self.add_weight(shape=(x_shape[-1], x_shape[-1]), name="kernel")
+
+    def call(self, x):
+        y = keras.ops.matmul(x, self.kernel)
+        self.add_loss(keras.ops.mean(keras.ops.square(y)))
+        return y
+
+    def compute_output_shape(self, x_shape):
+        return x_shape
+
+
+def added(rng, dropout):
+    """A model whose layers add to the loss."""
+    _, batch = cases.gpt(rng, dropout)
+
+    def make():
+        return kerastf.create_model(
+            "gpt", vocab_size=20, max_length=cases.LENGTH, dim=16, num_layers=2, num_heads=2, pad_id=0,
+            dropout=dropout, feedforward="costly",
+        )  # fmt: skip
+
+    return make, batch
+
+
+cases.FAMILIES["added"] = added
 
 
 def on_replicas(strategy, function, *arrays):
@@ -108,6 +142,9 @@ def mistakes():
     found = {"none": cases.distance(right, cases.train(TWO, "gpt", steps=5)[1])}
     with planted("total", lambda x: x):
         found["local mean"] = cases.distance(right, cases.train(TWO, "gpt", steps=5)[1])
+    with planted("_losses_of_replica", lambda layer: ()):
+        added = [cases.train(strategy, "added", steps=5)[1] for strategy in (ONE, TWO)]
+        found["added losses of another replica"] = cases.distance(*added)
     with planted("mended", lambda model: contextlib.nullcontext()):
         found["clipped before adding up"] = cases.distance(right, cases.train(TWO, "gpt", steps=5)[1])
     return found

@@ -338,7 +338,7 @@ def _generate(options):
         file = RunFolder(file).model_path()
     model = load_model(file, plugins=_allowed(options.plugins), compile=False)
     if model.writes != "tokens":
-        raise ValueError(f"This model writes {model.writes}, which this command cannot show: use model.generate in Python.")
+        raise ValueError(f"This model writes {model.writes}, and the command shows text: use model.generate in Python.")
     sampler = {"name": options.sampler}
     if options.temperature is not None:
         sampler["temperature"] = options.temperature

@@ -1,4 +1,4 @@
-"""DALL-E for kerastf: a discrete VAE, a causal Transformer that draws images from captions, and pictures to try it on."""
+"""DALL-E for kerastf: a discrete VAE, a causal Transformer that draws from captions, and pictures to try it on."""
 
 from kerastf_dalle.dalle import DALLE
 from kerastf_dalle.dvae import DVAE

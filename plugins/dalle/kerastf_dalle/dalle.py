@@ -43,10 +43,10 @@ class CodeWriter:
 class DALLE(Model):
     """A causal Transformer that reads a caption and writes the codes of an image, which a dVAE draws.
 
-    One sequence: S text tokens, filled up with padding, then the `h w` codes of the image, row by row, counted from V on.
-    A GPT predicts each from those before it: `p(codes | caption) = prod_n p(code_n | caption, code_1 .. code_(n-1))`;
-    `loss = text_weight mean(-log p(token)) + image_weight mean(-log p(code))`. The dVAE's weights are frozen, and travel
-    in the model's file.
+    One sequence: S text tokens, filled up with padding, then the `h w` codes of the image, row by row, counted from V
+    on. A GPT predicts each from those before it: `p(codes | caption) = prod_n p(code_n | caption, code_1 ..
+    code_(n-1))`; `loss = text_weight mean(-log p(token)) + image_weight mean(-log p(code))`. The dVAE's weights are
+    frozen, and travel in the model's file.
 
     Args:
         vocab_size: How many text tokens V there are; by default the tokenizer's.
@@ -92,7 +92,8 @@ class DALLE(Model):
     """
 
     slots = {  # noqa: RUF012
-        "attention": True, "norm": True, "feedforward": True, "position": False, "embedding": False,
+        # A position goes before the attention that it may be handed to, so that it is complete by then.
+        "position": False, "attention": True, "norm": True, "feedforward": True, "embedding": False,
     }  # fmt: skip
     needs = {"attention": ("causal",), "norm": ("causal",), "feedforward": ("causal",), "embedding": ("tied",)}  # noqa: RUF012
     writes = "images"

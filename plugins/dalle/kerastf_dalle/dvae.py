@@ -95,7 +95,7 @@ class DVAE(Model):
         channels: How many values D a pixel has, each in `[0, 1]`.
         num_codes: How many codes K there are.
         code_dim: Width E of a code's vector; None for `dim`.
-        dim: Channels of the convolutions.
+        dim: Channels of the convolutions at the grid; half as many where the sides are twice as long, and so on.
         num_halvings: How often the sides are halved from the image to the grid.
         num_residual: How many residual blocks stand at the grid on either side.
         temperature: Temperature of the Gumbel-softmax at the first step.
@@ -142,8 +142,10 @@ class DVAE(Model):
         halvings, residual = range(options["num_halvings"]), range(options["num_residual"])
 
         # === Layers ===
-        down = [_convolution(dim, 4, f"down_{i}", "float32", strides=2) for i in halvings]
+        widths = [max(dim >> i, 8) for i in range(options["num_halvings"] + 1)]  # from the grid up
+        down = [_convolution(widths[-2 - i], 4, f"down_{i}", "float32", strides=2) for i in halvings]
         read = [Residual(dtype="float32", name=f"read_{i}") for i in residual]
+        norm = keras.layers.LayerNormalization(dtype="float32", name="norm")  # or logits would grow until one code wins
         score = _convolution(options["num_codes"], 1, "score", "float32")
         codes = GumbelCodes(
             options["num_codes"], options["code_dim"] or dim, temperature=options["temperature"],
@@ -152,7 +154,10 @@ class DVAE(Model):
         )  # fmt: skip
         widen = _convolution(dim, 3, "widen", dtype)
         draw = [Residual(dtype=dtype, name=f"draw_{i}") for i in residual]
-        up = [_convolution(dim, 4, f"up_{i}", dtype, strides=2, layer=keras.layers.Conv2DTranspose) for i in halvings]
+        up = [
+            _convolution(widths[i + 1], 4, f"up_{i}", dtype, strides=2, layer=keras.layers.Conv2DTranspose)
+            for i in halvings
+        ]
         pixels = Pixels(options["channels"], dtype=dtype, name="pixels")
 
         # === Graph ===
@@ -160,7 +165,7 @@ class DVAE(Model):
         x = images * 2.0 - 1.0
         for layer in [*down, *read]:
             x = layer(x if layer in (down[0], *read) else ops.relu(x))  # (B, h, w, C) in the end
-        encoder = keras.Model(images, score(ops.relu(x)), name="encoder")
+        encoder = keras.Model(images, score(norm(x)), name="encoder")
         vectors = keras.Input((*self.grid_of(options), codes.code_dim), name="vectors", dtype=dtype.compute_dtype)
         x = widen(vectors)  # (B, h, w, C)
         for layer in [*draw, *up]:
@@ -322,7 +327,7 @@ class DVAE(Model):
 
     def generate(self, *args, **kwargs):
         """A dVAE alone does not write: it draws codes that it is given, by `decode`."""
-        raise InputError("A dVAE cannot generate: it draws given codes, model.decode(codes). `dalle/dalle` writes them.")
+        raise InputError("A dVAE cannot generate: it draws given codes, model.decode(codes). A `dalle/dalle` does.")
 
     def with_head(self, head, **options):
         """A dVAE has one task, and no slot for a head."""

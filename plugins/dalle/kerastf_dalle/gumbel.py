@@ -68,7 +68,7 @@ def temperature_at(step, *, start, end, steps, anneal="cosine"):
 
 
 class GumbelCodes(keras.layers.Layer):
-    """Chooses a code for each place and gives its vector: `z = y C`, with `y` from `gumbel_softmax` and `C` the codebook.
+    """Chooses a code for each place and gives its vector: `z = y C`, `y` from `gumbel_softmax`, `C` the codebook.
 
     In training noise is added, and the temperature falls with every step: the layer counts them itself. In inference
     the most likely code is taken.

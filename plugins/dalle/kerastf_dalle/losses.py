@@ -1,4 +1,4 @@
-"""Losses and metrics. Shapes: B batch, H and W sides of an image, D channels, h and w of the grid, K codes, T tokens."""
+"""Losses and metrics. Shapes: B batch, H, W and D of an image, h and w of the grid, K codes, T time, V text tokens."""
 
 import math
 
@@ -112,13 +112,10 @@ def parts(y_true, y_pred, text_length, vocab_size, pad_id=None):
     """
     labels, logits = ops.cast(y_true, "int32"), ops.cast(y_pred, "float32")
     last = text_length - 1  # here the first code comes next
-    text, codes = labels[:, :last], labels[:, last:] - vocab_size
-    found = []
-    for labels, logits in ((text, logits[:, :last, :vocab_size]), (codes, logits[:, last:, vocab_size:])):
-        losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)  # (B, T')
-        found.append((losses, token_weights(labels, pad_id)))
-        pad_id = None  # codes have no padding
-    return found
+    words, codes = labels[:, :last], labels[:, last:] - vocab_size
+    of_words = ops.sparse_categorical_crossentropy(words, logits[:, :last, :vocab_size], from_logits=True)
+    of_codes = ops.sparse_categorical_crossentropy(codes, logits[:, last:, vocab_size:], from_logits=True)
+    return [(of_words, token_weights(words, pad_id)), (of_codes, token_weights(codes, None))]
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -176,12 +173,12 @@ class PartLoss(keras.metrics.Mean):
 
     def __init__(self, part: int, text_length: int, vocab_size: int, pad_id: int | None = None, name=None, dtype=None):
         super().__init__(name=name or ("text_loss", "image_loss")[part], dtype=dtype)
-        self.sizes = {"part": part, "text_length": text_length, "vocab_size": vocab_size, "pad_id": pad_id}
+        self.part = part
+        self.sizes = {"text_length": text_length, "vocab_size": vocab_size, "pad_id": pad_id}
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        sizes = dict(self.sizes)
-        losses, counted = parts(y_true, y_pred, **{k: v for k, v in sizes.items() if k != "part"})[sizes["part"]]
+        losses, counted = parts(y_true, y_pred, **self.sizes)[self.part]
         return super().update_state(ops.ravel(losses), ops.ravel(counted))
 
     def get_config(self):
-        return {"name": self.name, "dtype": self.dtype, **self.sizes}
+        return {"name": self.name, "dtype": self.dtype, "part": self.part, **self.sizes}

@@ -57,7 +57,8 @@ class Learned2D(keras.layers.Layer):
     def call(self, x, index=0):
         where = functional.positions(ops.shape(x)[1], index)  # (T,) or (B, T)
         place = ops.clip(where - self.prefix, 0, self.grid[0] * self.grid[1] - 1)
-        vector = ops.take(self.rows, place // self.grid[1], axis=0) + ops.take(self.columns, place % self.grid[1], axis=0)
+        row, column = place // self.grid[1], place % self.grid[1]
+        vector = ops.take(self.rows, row, axis=0) + ops.take(self.columns, column, axis=0)  # (.., T, C)
         if self.leading is not None:
             before = ops.take(self.leading, ops.minimum(where, self.prefix - 1), axis=0)
             vector = ops.where((where < self.prefix)[..., None], before, vector)

@@ -23,9 +23,13 @@ def classifier(size=32, dim=16):
     pictures = keras.Input((size, size, 3))
     x = pictures
     for i, filters in enumerate((dim, 2 * dim, 4 * dim)):
+        x = keras.layers.MaxPooling2D(name=f"pooling_{i}")(x) if i else x
         x = keras.layers.Conv2D(filters, 3, padding="same", activation="relu", name=f"convolution_{i}")(x)
-        x = keras.layers.MaxPooling2D(name=f"pooling_{i}")(x)
-    x = keras.layers.Dense(8 * dim, activation="relu", name="hidden")(keras.layers.Flatten(name="flat")(x))
+    # What there is, wherever it is; and where something is.
+    what = keras.layers.GlobalMaxPooling2D(name="what")(x)
+    where = keras.layers.Flatten(name="where")(keras.layers.MaxPooling2D(name="pooling")(x))
+    x = keras.layers.Concatenate(name="both")([what, where])
+    x = keras.layers.Dense(8 * dim, activation="relu", name="hidden")(x)
     return keras.Model(pictures, {name: keras.layers.Dense(len(VALUES[name]), name=name)(x) for name in ATTRIBUTES})
 
 

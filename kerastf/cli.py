@@ -289,7 +289,7 @@ def _ablate(options):
 
     from kerastf import training
 
-    _quiet()
+    quiet()
     out = options.out or Path("runs") / f"ablation-{Path(options.recipe).stem}"
     grid = training.parse_grid(options.grid)
     found = training.ablate(options.recipe, grid, out, seeds=options.seeds, settings=options.set, jobs=options.jobs)
@@ -339,6 +339,8 @@ def _generate(options):
 
         file = RunFolder(file).model_path()
     model = load_model(file, plugins=_allowed(options.plugins), compile=False)
+    if model.writes != "tokens":
+        raise ValueError(f"This model writes {model.writes}, and the command shows text: use model.generate in Python.")
     sampler = {"name": options.sampler}
     if options.temperature is not None:
         sampler["temperature"] = options.temperature

@@ -22,12 +22,14 @@ class Model(keras.Model):
         gives: `"two_directions"` where features are those of a forward and a backward reader side by side. A head that
             wants them is refused elsewhere. `"causal_only"` where attention is only ever asked for the past. An
             attention that declares it, because it can do nothing else, is refused elsewhere.
+        writes: What `generate` gives: `"tokens"`, or `"images"` of a family that draws them.
     """
 
     slots: ClassVar[dict[str, bool]] = {}
     needs: ClassVar[dict[str, tuple[str, ...]]] = {}
     reads: ClassVar[tuple[str, ...]] = ("tokens",)
     gives: ClassVar[tuple[str, ...]] = ()
+    writes: ClassVar[str] = "tokens"
 
     @classmethod
     def complete(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -123,6 +125,14 @@ class Model(keras.Model):
 
     # --- training
 
+    def default_loss(self):
+        """The loss of `compile` where none is given: the head's, unless the family has its own."""
+        return self.head.default_loss()
+
+    def default_metrics(self):
+        """The metrics that go with it."""
+        return self.head.default_metrics()
+
     def compile(self, optimizer="adamw", loss=None, *, metrics=None, **kwargs):
         """Keras's `compile`; without a `loss`, the head's own loss and metrics. Vectors are exempt from weight decay.
 
@@ -134,12 +144,12 @@ class Model(keras.Model):
         """
         self._own_loss = loss is None
         if loss is None:
-            loss = self.head.default_loss()
+            loss = self.default_loss()
             if loss is None:
                 raise ConfigError(
                     f"The head `{self.head.registry_entry.id}` has no loss of its own. Give one: compile(loss=...)"
                 )
-            metrics = self.head.default_metrics() if metrics is None else metrics
+            metrics = self.default_metrics() if metrics is None else metrics
         optimizer = keras.optimizers.get(optimizer)
         if not optimizer.built:
             vectors = [v for v in self.trainable_variables if len(v.shape) < 2]

@@ -121,6 +121,8 @@ def steps(subject):
 @check("generate", ("model",), "generate equals the slow loop without state, for ragged prompts and sources")
 def generate(subject):
     _decodable(subject, subject.cls)
+    if subject.cls.writes != "tokens":
+        raise NotAsked(f"it writes {subject.cls.writes}, not tokens")
     model = subject.make(pad_id=0)
     if "decode" not in model.head.supports:  # `generate` refuses such a head
         raise NotAsked(f"its head `{model.head.registry_entry.id}` does not decode")

@@ -24,10 +24,11 @@ def arguments(given=None):
     parser.add_argument("--out", default="runs/dalle", help="folder for models, figures and the picture (runs/dalle)")
     parser.add_argument("--pictures", type=int, default=11520, help="training pictures (11520)")
     parser.add_argument("--batch", type=int, default=64, help="pictures per step (64)")
-    parser.add_argument("--dvae-epochs", type=int, default=6, help="epochs of the dVAE (6)")
-    parser.add_argument("--dvae-rate", type=float, default=2e-3, help="highest learning rate of the dVAE (0.002)")
+    parser.add_argument("--dvae-epochs", type=int, default=8, help="epochs of the dVAE (8)")
+    parser.add_argument("--dvae-batch", type=int, default=32, help="pictures per step of the dVAE (32)")
+    parser.add_argument("--dvae-rate", type=float, default=3e-3, help="highest learning rate of the dVAE (0.003)")
     parser.add_argument("--epochs", type=int, default=10, help="epochs of the Transformer (10)")
-    parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate of the Transformer (0.002)")
+    parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate of the Transformer (0.003)")
     parser.add_argument("--judge-epochs", type=int, default=3, help="epochs of the classifier (3)")
     parser.add_argument("--codes", type=int, default=128, help="size of the codebook (128)")
     parser.add_argument("--dvae-dim", type=int, default=48, help="channels of the dVAE (48)")
@@ -72,14 +73,14 @@ def optimizer(rate, steps, decay=0.0):
 
 
 def train_dvae(options, images):
-    steps = options.dvae_epochs * -(-len(images) // options.batch)
+    steps = options.dvae_epochs * -(-len(images) // options.dvae_batch)
     dvae = kerastf.create_model(
-        "dalle/dvae.tiny", num_codes=options.codes, dim=options.dvae_dim, temperature=1.0, end_temperature=0.3,
-        anneal_steps=steps * 3 // 4, kl_weight=1e-3, reconstruction="cross_entropy",
+        "dalle/dvae.tiny", num_codes=options.codes, dim=options.dvae_dim, temperature=2.0, end_temperature=0.3,
+        anneal_steps=steps * 2 // 3, anneal="exponential", kl_weight=1e-4, reconstruction="cross_entropy",
     )  # fmt: skip
     print(f"    {dvae.count_params():,} parameters, {steps} steps", flush=True)
     dvae.compile(optimizer(options.dvae_rate, steps), jit_compile=options.jit)
-    dvae.fit(images, epochs=options.dvae_epochs, batch_size=options.batch, verbose=2)
+    dvae.fit(images, epochs=options.dvae_epochs, batch_size=options.dvae_batch, verbose=2)
     return dvae
 
 

@@ -15,7 +15,7 @@ from kerastf_dalle.losses import CodePerplexity, Reconstruction, kl_to_uniform
 
 
 class Residual(keras.layers.Layer):
-    """`y = x + W_1 relu(W_3 relu(x))`, with a 3 x 3 convolution, then a 1 x 1 one.
+    """`y = x + W_1 a(W_3 a(x))`, with a 3 x 3 convolution, then a 1 x 1 one, and `a(x) = max(x, 0.2 x)`.
 
     Args:
         **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
@@ -38,14 +38,14 @@ class Residual(keras.layers.Layer):
         self.narrow.build(x_shape)
 
     def call(self, x):
-        return x + self.narrow(ops.relu(self.wide(ops.relu(x))))  # (B, h, w, C)
+        return x + self.narrow(_activate(self.wide(_activate(x))))  # (B, h, w, C)
 
     def compute_output_shape(self, x_shape):
         return x_shape
 
 
 class Pixels(keras.layers.Layer):
-    """What a decoder ends with: `y = sigmoid(conv(x))`, values in `[0, 1]`.
+    """What a decoder ends with: `y = sigmoid(conv(a(x)))`, `a` as in `Residual`, values in `[0, 1]`.
 
     Args:
         channels: How many values D a pixel has.
@@ -67,13 +67,18 @@ class Pixels(keras.layers.Layer):
         self.project.build(x_shape)
 
     def call(self, x):
-        return ops.sigmoid(ops.cast(self.project(ops.relu(x)), "float32"))  # (B, H, W, D)
+        return ops.sigmoid(ops.cast(self.project(_activate(x)), "float32"))  # (B, H, W, D)
 
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.channels)
 
     def get_config(self):
         return {**super().get_config(), "channels": self.channels}
+
+
+def _activate(x):
+    # Not a plain ReLU: most of a picture may be one colour, and units that it switches off would learn nothing more.
+    return ops.leaky_relu(x, negative_slope=0.2)
 
 
 def _convolution(filters, size, name, dtype, strides=1, layer=keras.layers.Conv2D):
@@ -164,12 +169,12 @@ class DVAE(Model):
         images = keras.Input((*size, options["channels"]), name="images")  # (B, H, W, D)
         x = images * 2.0 - 1.0
         for layer in [*down, *read]:
-            x = layer(x if layer in (down[0], *read) else ops.relu(x))  # (B, h, w, C) in the end
+            x = layer(x if layer in (down[0], *read) else _activate(x))  # (B, h, w, C) in the end
         encoder = keras.Model(images, score(norm(x)), name="encoder")
         vectors = keras.Input((*self.grid_of(options), codes.code_dim), name="vectors", dtype=dtype.compute_dtype)
         x = widen(vectors)  # (B, h, w, C)
         for layer in [*draw, *up]:
-            x = layer(x if layer in draw else ops.relu(x))  # (B, H, W, C) in the end
+            x = layer(x if layer in draw else _activate(x))  # (B, H, W, C) in the end
         decoder = keras.Model(vectors, pixels(x), name="decoder")
         logits = encoder(images)  # (B, h, w, K)
         outputs = {"images": decoder(codes(logits)), "logits": logits}

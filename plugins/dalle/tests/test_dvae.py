@@ -35,7 +35,8 @@ def numpy(x):
 
 
 def test_contract():
-    check_model("dalle/dvae", straight_through=True, kl_weight=0.1, end_temperature=0.5, anneal_steps=3, channels=1)
+    options = {"straight_through": True, "kl_weight": 0.1, "end_temperature": 0.5, "anneal_steps": 3, "channels": 1}
+    check_model("dalle/dvae", only=["config", "gradients", "seed", "fit"], **options)
 
 
 # --- Gumbel-softmax
@@ -107,7 +108,7 @@ def test_the_temperature_falls_in_plain_fit_and_only_there():
         "dalle/dvae", **SMALL, temperature=2.0, end_temperature=0.5, anneal_steps=10, anneal="linear"
     )
     assert model.temperature == 2.0
-    model.compile("adam")
+    model.compile("adam", jit_compile=False)
     model.fit(images(8), batch_size=2, verbose=0)  # 4 steps
     assert abs(model.temperature - (2.0 - 0.4 * 1.5)) < 1e-6
     model.evaluate(images(8), verbose=0)
@@ -119,7 +120,7 @@ def test_the_temperature_falls_in_plain_fit_and_only_there():
 
 def test_the_count_of_steps_is_saved(tmp_path):
     model = kerastf.create_model("dalle/dvae", **SMALL, end_temperature=0.5, anneal_steps=10)
-    model.compile("adam")
+    model.compile("adam", jit_compile=False)
     model.fit(images(8), batch_size=2, verbose=0)
     model.save(tmp_path / "dvae.keras")
     assert kerastf.load_model(tmp_path / "dvae.keras").temperature == model.temperature < 1
@@ -173,7 +174,7 @@ def test_codes_in_use():
 
 def test_the_loss_of_a_model_is_both_terms():
     model = kerastf.create_model("dalle/dvae", **SMALL, kl_weight=0.3)
-    model.compile("adam")
+    model.compile("adam", jit_compile=False)
     x = images(6)
     found = model.evaluate(x, batch_size=6, verbose=0, return_dict=True)
     output = model.predict(x, verbose=0)
@@ -220,9 +221,9 @@ def test_it_learns_two_colours():
     keras.utils.set_random_seed(1)
     half = np.repeat(np.array([[0.0], [1.0]], "float32"), 8, axis=0)
     x = np.broadcast_to(half[:, :, None, None], (16, 16, 16, 3)).copy()
-    model = kerastf.create_model("dalle/dvae", **SMALL, kl_weight=1e-3)
-    model.compile(keras.optimizers.Adam(1e-2))
-    model.fit(x, batch_size=8, epochs=40, verbose=0)
+    model = kerastf.create_model("dalle/dvae", **SMALL, temperature=2.0, end_temperature=0.3, anneal_steps=60)
+    model.compile(keras.optimizers.Adam(1e-2), jit_compile=False)
+    model.fit(x, batch_size=16, epochs=80, verbose=0)
     assert np.abs(model.decode(model.encode(x)) - x).mean() < 0.05
 
 

@@ -94,7 +94,7 @@ def test_stopped_it_goes_on(tmp_path):
 @pytest.mark.parametrize(
     "texts, told",
     [
-        (["norm"], "A choice looks like attention=multi_head,local. Received: 'norm'"),
+        (["norm"], "A choice looks like attention=multi_head,window. Received: 'norm'"),
         (["norm=layer", "norm=rms"], "Each setting may have one list of values. Received: 'norm' twice"),
         (["norm=[layer"], "The list cannot be read"),
     ],
@@ -118,6 +118,6 @@ def test_a_combination_that_cannot_be_is_told_before_anything_is_trained(tmp_pat
 def test_blocks_with_options_have_names_of_their_own(tmp_path):
     from kerastf.training.ablation import _rows
 
-    attention = [{"name": "local", "window": 2}, {"name": "local", "window": 4}, "multi_head"]
+    attention = [{"name": "window", "window": 2}, {"name": "window", "window": 4}, "multi_head"]
     rows = _rows("gpt", {"attention": attention}, TINY)
-    assert [r.name for r in rows] == ["attention=local", "attention=local-2", "attention=multi_head"]
+    assert [r.name for r in rows] == ["attention=window", "attention=window-2", "attention=multi_head"]

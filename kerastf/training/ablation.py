@@ -123,7 +123,7 @@ def ablate(
 
     Args:
         source: A recipe, a model's name or a mapping, as for `train`.
-        grid: By setting, the values to try: `{"attention": ["multi_head", {"name": "local", "window": 8}]}`. A name
+        grid: By setting, the values to try: `{"attention": ["multi_head", {"name": "window", "window": 8}]}`. A name
             without a dot is an option of the model; `"optimizer.rate"` and the like reach the rest of the recipe.
         out: The folder.
         seeds: How many runs each combination gets, with `training.seed` 0, 1, ...
@@ -158,18 +158,18 @@ def ablate(
 
 
 def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """A grid from texts such as `attention=multi_head,local`; a list in brackets is TOML, for blocks with options.
+    """A grid from texts such as `attention=multi_head,window`; a list in brackets is TOML, for blocks with options.
 
     Examples:
         >>> from kerastf.training import parse_grid
-        >>> parse_grid(["norm=layer,rms", "optimizer.rate=0.001,0.01", 'attention=[{name = "local", window = 8}]'])
-        {'norm': ['layer', 'rms'], 'optimizer.rate': [0.001, 0.01], 'attention': [{'name': 'local', 'window': 8}]}
+        >>> parse_grid(["norm=layer,rms", "optimizer.rate=0.001,0.01", 'attention=[{name = "window", window = 8}]'])
+        {'norm': ['layer', 'rms'], 'optimizer.rate': [0.001, 0.01], 'attention': [{'name': 'window', 'window': 8}]}
     """
     found: dict[str, list[Any]] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not key or not value:
-            raise ConfigError(f"A choice looks like attention=multi_head,local. Received: {text!r}")
+            raise ConfigError(f"A choice looks like attention=multi_head,window. Received: {text!r}")
         if key in found:
             raise ConfigError(f"Each setting may have one list of values. Received: {key!r} twice")
         try:

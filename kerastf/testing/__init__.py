@@ -89,7 +89,7 @@ def verify(model, *, level="quick", only=None) -> Report:
     return run_checks(OwnModelSubject(model), level, only)
 
 
-def matrix(kind=None, only=("steps", "fit"), *, model=None, block=None) -> Iterator[tuple[tuple[str, str, str], str]]:
+def matrix(kind=None, only=("steps", "fit", "save"), *, model=None, block=None) -> Iterator[tuple[tuple[str, str, str], str]]:
     """Tries every block of a kind in every slot of every model family.
 
     A block gets only its name, and what it cannot do without and the family does not know from its manifest's
@@ -127,7 +127,7 @@ def cells(kind=None, model=None, block=None) -> list[tuple[str, str, str]]:
     ]
 
 
-def outcome(family, slot, block, only=("steps", "fit")) -> str:
+def outcome(family, slot, block, only=("steps", "fit", "save")) -> str:
     """What comes of one block in one slot of one family: `"ok"`, why it is refused, or what fails.
 
     Args:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kerastf import registry
+from kerastf import evolution, registry
 from kerastf.errors import FileFormatError, UnknownNameError
 from kerastf.registry import did_you_mean, nearest
 from kerastf.schema import Problems, check_options, options_of, plain, short
@@ -42,7 +42,7 @@ def build_model(id: str, *, config: "str | Path | Mapping[str, Any] | None" = No
         **options: The family's options and slots.
     """
     entry = registry.find("model", id)
-    merged = {**preset_of(entry, id), **read_config(config), **options}
+    merged = {**preset_of(entry, id), **evolution.renamed(entry, {**read_config(config), **options})}
     cls = registry.resolve("model", entry.id)
     plan(cls, merged, subject=id)
     return cls(**merged)
@@ -106,6 +106,7 @@ def create_block(kind: str, block: "str | Mapping[str, Any] | type", **facts: An
     registry.require_kind(kind)
     spec = block_spec(kind, block)
     cls = registry.resolve(kind, spec["name"])
+    facts = evolution.renamed(registry.find(kind, spec["name"]), facts)
     given = {**facts, **{k: v for k, v in spec.items() if k != "name"}}
     problems = Problems(spec["name"])
     check_options(cls, given, f"{kind} `{spec['name']}`", problems)

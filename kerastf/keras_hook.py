@@ -29,11 +29,14 @@ class StandIn:
 def register_all(saving: Any) -> None:
     """Tells Keras the saved name of every entry that is not imported yet."""
     for entry in registry.entries():
-        if entry.value is None and not entry.rivals:
-            package, name = registry.saved_name(entry)
-            if saving.get_registered_object(f"{package}>{name}") is None:
+        if entry.rivals:
+            continue
+        names = registry.aliases(entry) if entry.value is not None else (entry.name, *registry.aliases(entry))
+        for name in names:
+            package, saved = registry.saved_name(entry, name)
+            if saving.get_registered_object(f"{package}>{saved}") is None:
                 stand_in = type("StandIn", (StandIn,), {"entry": entry})
-                saving.register_keras_serializable(package, name)(stand_in)
+                saving.register_keras_serializable(package, saved)(stand_in)
 
 
 class _Loader(importlib.abc.Loader):

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from kerastf import plugins
+from kerastf import evolution, plugins
 from kerastf.errors import PluginError, RegistrationError, UnknownNameError
 from kerastf.plugins import BUILT_IN, KINDS, LOCAL, Entry, is_name, normalise
 
@@ -92,8 +92,24 @@ def find(kind: str, id: str) -> Entry:
     known = {(e.namespace, e.name): e for e in entries(kind)}
     for space in spaces:
         if (space, name) in known:
-            return known[space, name]
+            return _told(known[space, name])
+    for entry in known.values():
+        if entry.namespace in spaces and name in aliases(entry):
+            evolution.warn_once(f"The {kind} `{id}` is called `{entry.id}` now.")
+            return _told(entry)
     raise _missing(kind, id, namespace, name, list(known.values()))
+
+
+def aliases(entry: Entry) -> tuple[str, ...]:
+    """Earlier names of an entry, from its package's manifest. A name that somebody else has now is never one."""
+    found = entry.manifest.get("aliases", ())
+    return tuple(found) if isinstance(found, list | tuple) else ()
+
+
+def _told(entry: Entry) -> Entry:
+    if entry.manifest.get("deprecated"):
+        evolution.warn_once(f"{entry.kind} `{entry.id}` is deprecated. {entry.manifest['deprecated']}")
+    return entry
 
 
 def _missing(kind: str, id: str, namespace: str | None, name: str, known: list[Entry]) -> Exception:
@@ -224,6 +240,8 @@ def _add_local(kind: str, name: str, cls: type) -> Entry:
 def adopt(entry: Entry, cls: type) -> None:
     """Notes the class's own entry on it, and tells Keras its saved name where Keras is there."""
     cls.registry_entry = entry  # type: ignore[attr-defined]
+    if entry.kind != "model":  # a model's file holds the versions of all its parts
+        evolution.keep_version(cls)
     if entry.plugin is None:
         entry.value = cls
     saving = getattr(sys.modules.get("keras"), "saving", None)
@@ -231,9 +249,9 @@ def adopt(entry: Entry, cls: type) -> None:
         saving.register_keras_serializable(*saved_name(entry))(cls)
 
 
-def saved_name(entry: Entry) -> tuple[str, str]:
-    """The package and the name under which Keras finds the class of an entry in a file."""
-    return f"kerastf.{entry.namespace}" if entry.namespace else "kerastf", f"{entry.kind}.{entry.name}"
+def saved_name(entry: Entry, name: str | None = None) -> tuple[str, str]:
+    """The package and the name under which Keras finds the class of an entry in a file, or one of its aliases."""
+    return f"kerastf.{entry.namespace}" if entry.namespace else "kerastf", f"{entry.kind}.{name or entry.name}"
 
 
 @contextlib.contextmanager

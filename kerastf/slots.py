@@ -7,7 +7,7 @@ number to value with a `"default"`.
 from collections.abc import Mapping
 from typing import Any
 
-from kerastf import registry
+from kerastf import evolution, registry
 from kerastf.errors import ConfigError
 from kerastf.plugins import KINDS
 from kerastf.schema import options_of, plain, short
@@ -32,14 +32,15 @@ def block_spec(slot: str, value: Any) -> dict[str, Any]:
                 f"The slot `{slot}` takes a dict that says the name: {{'name': ..., ...}}. "
                 f"Received: {slot}={short(value)}"
             )
+        entry = registry.entry_of(kind, name)
         rest = {str(k): plain(v) for k, v in value.items() if k != "name"}
-        return {"name": registry.entry_of(kind, name).id, **rest}
-    entry = getattr(type(value), "registry_entry", None)
-    if entry is not None:
+        return {"name": entry.id, **evolution.renamed(entry, rest)}
+    own = getattr(type(value), "registry_entry", None)
+    if own is not None:
         defaults = {n: p.default for n, p in options_of(type(value)).items()}
         options = {n: getattr(value, n, d) for n, d in defaults.items()}
         changed = {n: v for n, v in options.items() if v != defaults[n]}
-        fix = {"name": entry.id, **changed} if changed else entry.id
+        fix = {"name": own.id, **changed} if changed else own.id
         raise ConfigError(
             f"The slot `{slot}` takes a name, not a layer, because one layer object cannot serve every depth. "
             f"Write {slot}={fix!r}. Received: a {type(value).__name__} object"

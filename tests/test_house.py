@@ -18,7 +18,7 @@ ROOT = Path(kerastf.__file__).parent
 
 # A module may import modules of lower storeys, and of its own where both are listed together.
 STOREYS = [
-    {"errors"}, {"plugins", "supervisor"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
+    {"errors"}, {"plugins", "supervisor", "evolution"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
     {"functional", "compat", "replicas", "text", "checkpoint", "symbolic", "arithmetic"}, {"vectors"}, {"blocks"},
     {"decoding"}, {"models"}, {"counting"},
     {"bilm_files", "describe", "data", "metrics", "plots", "convert", "experiments"}, {"create"},

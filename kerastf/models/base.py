@@ -9,6 +9,7 @@ from keras import ops
 
 from kerastf import checkpoint, compat, config, decoding, registry, replicas, text
 from kerastf.errors import ConfigError, InputError
+from kerastf.models import saved
 
 
 class Model(keras.Model):
@@ -293,25 +294,15 @@ class Model(keras.Model):
     @property
     def provenance(self) -> dict[str, dict[str, str]]:
         """By id: distribution and version of the family and of every block in a slot."""
-        entries = [type(self).registry_entry]
-        for slot in self.slots:
-            _, specs = config.expand_slot(slot, self.options[slot], self._depth(slot))
-            entries += [registry.find(config.slot_kind(slot), spec["name"]) for spec in specs]
-        return {
-            e.id: {"distribution": e.plugin.distribution, "version": e.plugin.version} if e.plugin
-            else {"distribution": "local", "version": ""}
-            for e in entries
-        }  # fmt: skip
-
-    def _depth(self, slot):
-        return self.options["num_layers"] if self.slots[slot] else None
+        return saved.provenance(self)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         frozen = set(config.pop("frozen", ()))
-        with registry.claims(config.pop("provenance", {})):
-            model = cls(**config)
+        provenance = config.pop("provenance", {})
+        with registry.claims(provenance):
+            model = cls(**saved.of_today(cls, config, provenance))
         for weight in model.weights:
             weight.trainable = weight.trainable and weight.path not in frozen
         return model
@@ -428,7 +419,7 @@ class Model(keras.Model):
         if "decode" not in self.head.supports:
             lacking.append(f"the head `{self.head.registry_entry.id}`")
         for slot in [s for s in self.slots if config.slot_kind(s) == "attention"]:
-            _, blocks = config.expand_slot(slot, self.options[slot], self._depth(slot))
+            blocks = saved.blocks_in(self, slot)
             for id in dict.fromkeys(b["name"] for b in blocks):
                 if "decode" not in registry.resolve("attention", id).supports:
                     lacking.append(f"the attention `{id}`")

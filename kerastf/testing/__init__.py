@@ -89,7 +89,9 @@ def verify(model, *, level="quick", only=None) -> Report:
     return run_checks(OwnModelSubject(model), level, only)
 
 
-def matrix(kind=None, only=("steps", "fit", "save"), *, model=None, block=None) -> Iterator[tuple[tuple[str, str, str], str]]:
+def matrix(
+    kind=None, only=("steps", "fit", "save"), *, model=None, block=None
+) -> Iterator[tuple[tuple[str, str, str], str]]:
     """Tries every block of a kind in every slot of every model family.
 
     A block gets only its name, and what it cannot do without and the family does not know from its manifest's

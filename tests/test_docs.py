@@ -20,7 +20,11 @@ from checks import LESSONS, ROOT, TRAINED
 
 MODULES = [
     m.name for m in pkgutil.walk_packages(kerastf.__path__, "kerastf.") if not m.name.endswith("__main__")
-] + ["kerastf_template", "kerastf_linear_attention", "kerastf_moe", "kerastf_ssm"]  # fmt: skip
+] + [
+    "kerastf_template", "kerastf_linear_attention", "kerastf_moe", "kerastf_ssm", "kerastf_dalle.dalle",
+    "kerastf_dalle.dvae", "kerastf_dalle.gumbel", "kerastf_dalle.judge", "kerastf_dalle.losses",
+    "kerastf_dalle.position", "kerastf_dalle.shapes",
+]  # fmt: skip
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("plugins/*/README.md"), *ROOT.glob("docs/**/*.md")])
 
 

@@ -29,7 +29,7 @@ def arguments(given=None):
     parser.add_argument("--dvae-rate", type=float, default=3e-3, help="highest learning rate of the dVAE (0.003)")
     parser.add_argument("--epochs", type=int, default=10, help="epochs of the Transformer (10)")
     parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate of the Transformer (0.003)")
-    parser.add_argument("--judge-epochs", type=int, default=3, help="epochs of the classifier (3)")
+    parser.add_argument("--judge-epochs", type=int, default=4, help="epochs of the classifier (4)")
     parser.add_argument("--codes", type=int, default=128, help="size of the codebook (128)")
     parser.add_argument("--dvae-dim", type=int, default=48, help="channels of the dVAE (48)")
     parser.add_argument("--dim", type=int, default=96, help="width of the Transformer (96)")

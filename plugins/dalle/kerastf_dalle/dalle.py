@@ -203,6 +203,9 @@ class DALLE(Model):
         return {name: self.options[name] for name in ("text_length", "vocab_size", "pad_id")}
 
     def check_data(self, x, y):
+        if y is None:  # nothing is trained, so any tokens will do
+            self.check_tokens(x, None, self.options["vocab_size"] + self.options["dvae"]["num_codes"], self.max_length)
+            return
         for tokens, first in ((x, 0), (y, 1)):
             if isinstance(tokens, np.ndarray) and (first == 0 or self._own_loss):
                 self._check_sequences(tokens, first)

@@ -31,6 +31,9 @@ class Residual(keras.layers.Layer):
         (2, 4, 4, 8)
     """
 
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+
     def build(self, x_shape):
         self.wide = _convolution(x_shape[-1], 3, "wide", self.dtype_policy)
         self.narrow = _convolution(x_shape[-1], 1, "narrow", self.dtype_policy)

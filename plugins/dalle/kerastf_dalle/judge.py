@@ -17,8 +17,8 @@ def classifier(size=32, dim=16):
         A `keras.Model` from pictures `(N, H, W, 3)` to a dict of logits, compiled.
 
     Examples:
-        >>> sorted(classifier().output_shape.items())
-        [('colour', (None, 6)), ('count', (None, 3)), ('position', (None, 5)), ('shape', (None, 4))]
+        >>> {name: logits.shape[-1] for name, logits in sorted(classifier().output.items())}
+        {'colour': 6, 'count': 3, 'position': 5, 'shape': 4}
     """
     pictures = keras.Input((size, size, 3))
     x = pictures

@@ -162,7 +162,7 @@ def pictures(chosen, count, *, size=32, seed=0):
     Examples:
         >>> images, shown = pictures(scenes(), 3)
         >>> images.shape, shown[0].caption
-        ((3, 32, 32, 3), 'one green triangle in the middle')
+        ((3, 32, 32, 3), 'three yellow triangles on the right')
     """
     if not len(chosen) or count < 1:
         raise InputError(f"There must be a scene and a picture. Received: {len(chosen)} scenes, count={count}")

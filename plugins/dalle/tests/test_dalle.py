@@ -16,7 +16,7 @@ from kerastf.errors import ConfigError, InputError
 from kerastf.testing import check_block, check_model
 
 DVAE = {"image_size": 16, "num_codes": 8, "dim": 8, "num_residual": 1}
-SMALL = {"text_length": 5, "dim": 16, "num_layers": 1, "num_heads": 2, "dvae": DVAE, "dropout": 0.0}
+SMALL = {"text_length": 5, "dim": 16, "num_layers": 2, "num_heads": 2, "dvae": DVAE, "dropout": 0.0}
 CAPTIONS = ["one red circle", "two blue squares here", "three"]
 
 

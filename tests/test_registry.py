@@ -38,7 +38,7 @@ def test_patterns(pattern, want):
 
 def test_listing_by_kind():
     found = {"none", "learned", "sinusoidal", "rotary", "alibi", "sinusoidal_2d", "relative_2d"}
-    assert set(kerastf.list_blocks(kind="position")) == found
+    assert {id for id in kerastf.list_blocks(kind="position") if "/" not in id} == found
     with pytest.raises(UnknownNameError, match="Did you mean `position`?"):
         kerastf.list_blocks(kind="postion")
 

@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PLUGINS := $(foreach p,$(dir $(wildcard plugins/*/pyproject.toml)),-e $(p))
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
@@ -14,7 +15,7 @@ $(VENV)/installed: pyproject.toml $(wildcard plugins/*/pyproject.toml)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kerastf needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[dev,plots]' $(foreach p,$(dir $(wildcard plugins/*/pyproject.toml)),-e $(p))
+	$(BIN)/python -m pip install --quiet -e '.[dev,plots]' $(PLUGINS)
 	touch $@
 
 demo: $(VENV)/installed  ## Train a small GPT on embedded text, sample, save, load, draw
@@ -28,7 +29,7 @@ test-slow: $(VENV)/installed  ## Long trainings
 
 test-peers: $(VENV)/installed  ## Beside Hugging Face and PyTorch, in an environment of their own
 	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/python -m pip install --quiet -e '.[dev,peers]'
+	$(VENV)-peers/bin/python -m pip install --quiet -e '.[dev,peers]' $(PLUGINS)
 	$(VENV)-peers/bin/python -m pytest -m peers
 
 # Lighthouse 13 wants a newer node than Debian's; what comes goes into .node, which git ignores.

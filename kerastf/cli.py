@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from kerastf import __version__, cli_plugin, plugins, registry
+from kerastf import __version__, cli_plugin, cli_training, plugins, registry
 from kerastf.cli_plugin import quiet
 
 
@@ -63,9 +63,16 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--weights", action="store_true", help="list every weight with its shape")
 
     command = add("check", _check, "Prove a block or model correct by the contract of its kind.")
-    command.add_argument("id", help="such as multi_head, gpt or linear_attention/linear")
+    command.add_argument("id", help="such as multi_head, gpt or linear_attention/linear, or a saved model (.keras)")
     command.add_argument("--kind", help="its kind, where several kinds have that name")
     command.add_argument("--full", action="store_true", help="also XLA and a new process")
+
+    command = add("diff", _diff, "Lay two models side by side: options, parameters, FLOPs, memory.")
+    for name in ("first", "second"):
+        command.add_argument(name, help="a model such as gpt.nano, or a saved one (.keras)")
+    command.add_argument("--vocab-size", type=int, help="for models by name that need it")
+    command.add_argument("--batch-size", type=int, default=1, help="rows of the batch (1)")
+    command.add_argument("--length", type=int, help="length of its sequences (the model's own)")
 
     command = add(
         "matrix", _matrix, "Try every block in every model, and say why where one does not fit. Takes a while."
@@ -77,39 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         "--json", metavar="FILE", help="also write what came of it; what the file says of cells not tried now is kept"
     )
 
-    command = add(
-        "train", _train, "Train what a recipe says. Killed or stopped, the same command goes on where it was.",
-        epilog="Example: kerastf train gpt.nano --data embedded:corpus --set training.steps=500",
-    )  # fmt: skip
-    command.add_argument("recipe", help="a recipe (.toml), or a model such as gpt.nano")
-    command.add_argument("--data", help="where the data are: embedded:NAME, tfds:NAME, a file or a folder")
-    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting that wins, any number")
-    command.add_argument("--out", help="folder of the run (runs/ and the recipe's name)")
-    command.add_argument("--fresh", action="store_true", help="throw away what is in the folder")
-    command.add_argument("--dry-run", action="store_true", help="show recipe, parameters and memory; train nothing")
-    command.add_argument("--devices", help="auto, cpu:4, gpu:2, tpu, workers, ... (auto)")
-    command.add_argument("--workers", type=int, help="as many processes on this machine, watched and started again")
-
-    command = add(
-        "ablate", _ablate, "Train every combination of some choices, matched, and compare them. Goes on where it was.",
-        epilog="Example: kerastf ablate recipes/small/gpt.toml --grid attention=multi_head,linear_attention/linear "
-        "norm=layer,rms --seeds 3",
-    )  # fmt: skip
-    command.add_argument("recipe", help="a recipe (.toml), or a model such as gpt.nano")
-    command.add_argument("--grid", nargs="+", required=True, metavar="A=B,C", help="a setting and the values to try")
-    command.add_argument("--seeds", type=int, default=3, help="runs of each combination (3)")
-    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting for all runs")
-    command.add_argument("--jobs", type=int, help="runs at a time (one for every two processors)")
-    command.add_argument("--out", help="folder (runs/ablation- and the recipe's name)")
-
-    command = add("evaluate", _evaluate, "Measure the model of a run on its validation and test data, or on others.")
-    _run_options(command)
-    command.add_argument("--data", help="other data, all of which is read")
-
-    command = add("predict", _predict, "Ask the model of a run about texts, words or images. Prints JSON lines.")
-    _run_options(command)
-    command.add_argument("inputs", nargs="*", help="texts, or paths of images; by default lines of the standard input")
-    command.add_argument("-k", type=int, default=3, help="how many answers, likeliest first (3)")
+    cli_training.add_commands(add)
 
     command = add("generate", _generate, "Continue a prompt with a saved model.")
     command.add_argument("file", help="a .keras file that holds a tokenizer, or the folder of a run")
@@ -140,11 +115,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--out", default="demo", help="folder for the model and the picture (demo)")
     command.add_argument("--steps", type=int, default=900, help="training steps (900)")
     return parser
-
-
-def _run_options(command):
-    command.add_argument("folder", help="the folder of a run")
-    command.add_argument("--which", choices=("best", "last"), default="best", help="which model (best)")
 
 
 def _list(options):
@@ -207,11 +177,14 @@ def _check(options):
     from kerastf import testing
     from kerastf.describe import find
 
-    entry = find(options.id, options.kind)
     quiet()
     level = "full" if options.full else "quick"
+    model = _saved(options.id)
+    entry = None if model else find(options.id, options.kind)
     try:
-        if entry.kind == "model":
+        if model:
+            report = testing.verify(model, level=level)
+        elif entry.kind == "model":
             report = testing.check_model(options.id, level=level)
         else:
             report = testing.check_block(entry.kind, entry.id, level=level)
@@ -222,6 +195,24 @@ def _check(options):
                 print(f"\n{verdict.name}:\n{verdict.details}")
         return 1
     print(report)
+
+
+def _saved(text):
+    """The model that a saved file holds; None for what is the name of no file."""
+    if not text.endswith(".keras"):
+        return None
+    from kerastf.checkpoint import load_model
+
+    return load_model(text, compile=False)
+
+
+def _diff(options):
+    from kerastf.experiments import diff
+
+    quiet()
+    models = [_saved(text) or text for text in (options.first, options.second)]
+    given = {} if options.vocab_size is None else {"vocab_size": options.vocab_size}
+    print(diff(*models, batch_size=options.batch_size, length=options.length, **given))
 
 
 def _matrix(options):
@@ -246,7 +237,6 @@ def _matrix(options):
 
 def _merged(path, found, cells):
     """What a file of the matrix says once `found` is in it: one line per cell that there is, in their order."""
-    import json
 
     from kerastf.slots import slot_kind
 
@@ -260,68 +250,6 @@ def _merged(path, found, cells):
         if (model, slot, block) in known
     ]
     return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
-
-
-def _train(options):
-    if options.workers is not None:
-        return _train_with_workers(options)
-    from kerastf import training
-
-    quiet()
-    settings = list(options.set)
-    if options.data:
-        settings.insert(0, f"data.source={json.dumps(options.data)}")
-    if options.devices:
-        settings.append(f"training.devices={json.dumps(options.devices)}")
-    if options.dry_run:
-        print(training.dry_run(options.recipe, settings))
-        return 0
-    try:
-        training.train(options.recipe, options.out, settings=settings, fresh=options.fresh)
-    except training.TrainingStopped as error:
-        print(f"kerastf: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _ablate(options):
-    from pathlib import Path
-
-    from kerastf import training
-
-    quiet()
-    out = options.out or Path("runs") / f"ablation-{Path(options.recipe).stem}"
-    grid = training.parse_grid(options.grid)
-    found = training.ablate(options.recipe, grid, out, seeds=options.seeds, settings=options.set, jobs=options.jobs)
-    print(f"\n{found}")
-    return 1 if any(row.failures for row in found.rows) else 0
-
-
-def _train_with_workers(options):
-    """The same command without `--workers`, in as many processes."""
-    from kerastf.supervisor import supervise
-
-    rest = list(options.arguments)
-    place = next(i for i, part in enumerate(rest) if part.startswith("--workers"))
-    del rest[place : place + (1 if "=" in rest[place] else 2)]
-    return supervise([sys.executable, "-m", "kerastf", *rest], workers=options.workers)
-
-
-def _evaluate(options):
-    from kerastf import training
-
-    quiet()
-    for part, metrics in training.evaluate(options.folder, source=options.data, which=options.which).items():
-        print(f"{part:<8}" + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
-
-
-def _predict(options):
-    from kerastf import training
-
-    quiet()
-    inputs = options.inputs or [line.rstrip("\n") for line in sys.stdin]
-    for found in training.predict(options.folder, inputs, which=options.which, k=options.k):
-        print(json.dumps(found, ensure_ascii=False))
 
 
 def _allowed(plugins):

@@ -22,7 +22,7 @@ STOREYS = [
     {"functional", "compat", "replicas", "text", "checkpoint", "symbolic", "arithmetic"}, {"vectors"}, {"blocks"},
     {"decoding"}, {"models"}, {"counting"},
     {"bilm_files", "describe", "data", "metrics", "plots", "convert", "experiments"}, {"create"},
-    {"testing"}, {"plugin_tools"}, {"training"}, {"demo"}, {"cli_plugin"}, {"cli"},
+    {"testing"}, {"plugin_tools"}, {"training"}, {"demo"}, {"cli_plugin"}, {"cli_training"}, {"cli"},
 ]  # fmt: skip
 HEIGHT = {name: level for level, names in enumerate(STOREYS) for name in names}
 

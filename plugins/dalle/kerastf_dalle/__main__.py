@@ -1,7 +1,8 @@
 """Trains both stages on coloured shapes, then draws captions that training never showed, judged by a classifier.
 
-Command:  python -m kerastf_dalle --out runs/dalle
-          KERAS_BACKEND=jax python -m kerastf_dalle --out runs/dalle
+Command:  KERAS_BACKEND=jax python -m kerastf_dalle --out runs/dalle
+Minutes:  2.4 to 2.7 on an H200, three at a time
+Expected: at least 90 % of the drawings right in all attributes (100 % of 72 with each of the seeds 1, 2 and 3)
 """
 
 import argparse
@@ -22,12 +23,12 @@ def arguments(given=None):
         prog="python -m kerastf_dalle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", default="runs/dalle", help="folder for models, figures and the picture (runs/dalle)")
-    parser.add_argument("--pictures", type=int, default=11520, help="training pictures (11520)")
+    parser.add_argument("--pictures", type=int, default=23040, help="training pictures (23040)")
     parser.add_argument("--batch", type=int, default=64, help="pictures per step (64)")
     parser.add_argument("--dvae-epochs", type=int, default=8, help="epochs of the dVAE (8)")
     parser.add_argument("--dvae-batch", type=int, default=32, help="pictures per step of the dVAE (32)")
     parser.add_argument("--dvae-rate", type=float, default=3e-3, help="highest learning rate of the dVAE (0.003)")
-    parser.add_argument("--epochs", type=int, default=10, help="epochs of the Transformer (10)")
+    parser.add_argument("--epochs", type=int, default=15, help="epochs of the Transformer (15)")
     parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate of the Transformer (0.003)")
     parser.add_argument("--judge-epochs", type=int, default=4, help="epochs of the classifier (4)")
     parser.add_argument("--codes", type=int, default=128, help="size of the codebook (128)")

@@ -35,6 +35,7 @@ BREAKS = [
     ("manifest", MANIFEST, "[norm.unit]", "[norm.unit", "kerastf.toml cannot be read"),
     ("manifest", MANIFEST, "[norm.unit]", "[norm.unity]", "says no summary of norm `unit`"),
     ("manifest", MANIFEST, "supports", "sumary = 'x'\nsupports", "an unknown key `sumary`"),
+    ("manifest", MANIFEST, "supports", "aliases = ['unit']\nsupports", "the alias `unit` of `unit` is a name"),
     ("manifest", MANIFEST, "[norm.unit]", "[norm.gone]\nsummary = 'x'\n\n[norm.unit]", "which no entry point offers"),
     ("imports", CODE, "import keras\n", "import keras\nimport not_there\n", "No module named 'not_there'"),
     ("imports", PROJECT, "kerastf_mine:Unit", "kerastf_mine:Unity", "has no entry point for it"),
@@ -43,6 +44,7 @@ BREAKS = [
     ("side_effects", CODE, AFTER, "\nimport os\nos.environ['PLANTED'] = '1'\n", "it changes environment variables"),
     ("side_effects", CODE, AFTER, "\nimport random\nrandom.seed(0)\n", "it seeds Python's random numbers"),
     ("side_effects", CODE, AFTER, "\nkeras.saving.get_custom_objects()['relu'] = Unit\n", "the Keras object 'relu'"),
+    ("side_effects", CODE, AFTER, "\nkeras.saving.get_custom_objects()['kerastf>norm.x'] = Unit\n", "'kerastf>norm.x'"),
     ("side_effects", CODE, AFTER, "\nregister('norm', 'more')(type('More', (), {'__module__': 'elsewhere'}))\n", "under `local`"),
     ("import_time", CODE, AFTER, "\nimport time\ntime.sleep(1.1)\n", "importing it took"),
     ("frameworks", CODE, AFTER, "\n\ndef more():\n    import tensorflow as tf\n\n    return tf\n", "imports tensorflow"),
@@ -77,7 +79,8 @@ def mine(tmp_path, install_project, monkeypatch):
     monkeypatch.setenv("PLANTED", "0")
     yield broken
     keras.config.set_floatx(floatx)
-    keras.saving.get_custom_objects().pop("relu", None)
+    for name in ("relu", "kerastf>norm.x"):
+        keras.saving.get_custom_objects().pop(name, None)
 
 
 def wrong(report):

@@ -10,14 +10,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from kerastf import __version__, plugins, testing
+from kerastf import __version__, plugins, registry, testing
 from kerastf.plugin_tools.building import require_sound_archives
 from kerastf.plugin_tools.project import Project, locate
 from kerastf.testing.report import Broken, Check, ContractError, NotAsked, Report, Warned, check, run_check
 
 PLUGIN_CHECKS: list[Check] = []
 SLOW_SECONDS = 1.0
-MANIFEST_KEYS = {"summary", "supports", "tags", "example", "presets"}
+MANIFEST_KEYS = {"summary", "supports", "tags", "example", "presets", "aliases", "renamed", "deprecated"}
 
 plugin_check = functools.partial(check, kinds=("plugin",), into=PLUGIN_CHECKS)
 
@@ -195,6 +195,9 @@ def manifest(project):
         if foreign:
             raise Broken(f"kerastf.toml has an unknown key `{foreign[0]}`. Known: {', '.join(sorted(MANIFEST_KEYS))}")
     offered = {(e.kind, e.name) for e in project.plugin.entries}
+    taken = [(e, a) for e in entries for a in registry.aliases(e) if (e.kind, a) in offered]
+    if taken:
+        raise Broken(f"kerastf.toml: the alias `{taken[0][1]}` of `{taken[0][0].name}` is a name that is offered, too")
     extra = [(k, n) for k, names in said.items() for n in names if (k, n) not in offered]
     if extra:
         raise Broken("kerastf.toml describes [{}.{}], which no entry point offers. Remove it".format(*extra[0]))

@@ -187,4 +187,5 @@ def _foreign_names(entries: list[Entry]) -> list[str]:
     tops = {e.target.partition(":")[0].partition(".")[0] for e in entries}
     taken = [n for n, thing in keras.saving.get_custom_objects().items()
              if str(getattr(thing, "__module__", "")).partition(".")[0] in tops]  # fmt: skip
-    return [n for n in taken if n not in own and (n.startswith("kerastf") or ">" not in n)]
+    ours = ("kerastf>", "kerastf.")  # a class under the name of the plugin's own package is its own affair
+    return [n for n in taken if n not in own and (n.startswith(ours) or ">" not in n)]

@@ -24,6 +24,9 @@ class Model(keras.Model):
             wants them is refused elsewhere. `"causal_only"` where attention is only ever asked for the past. An
             attention that declares it, because it can do nothing else, is refused elsewhere.
         writes: What `generate` gives: `"tokens"`, or `"images"` of a family that draws them.
+
+    What a family's methods may use, beside those of `keras.Model`: `options`, `head`, `tokenizer`; `own_loss`, whether
+    the loss is the model's own; `fixed`, paths of the weights that never train; `token_rows` and `require_decoding`.
     """
 
     slots: ClassVar[dict[str, bool]] = {}
@@ -120,9 +123,9 @@ class Model(keras.Model):
         self.head = head
         self.tokenizer = text.from_config(plan.options.get("tokenizer"))
         self.dtype_policy = keras.dtype_policies.get(plan.options["dtype"])
-        self._own_loss = True
+        self.own_loss = True
         self._adapted = False  # whether there are LoRA weights
-        self._fixed = frozenset(w.path for w in self.weights if not w.trainable)  # those that never train
+        self.fixed = frozenset(w.path for w in self.weights if not w.trainable)  # those that never train
 
     # --- training
 
@@ -143,7 +146,7 @@ class Model(keras.Model):
             metrics: Keras metrics; None for the head's, where the loss is the head's too.
             **kwargs: As for `keras.Model.compile`.
         """
-        self._own_loss = loss is None
+        self.own_loss = loss is None
         if loss is None:
             loss = self.default_loss()
             if loss is None:
@@ -224,7 +227,7 @@ class Model(keras.Model):
                 )
             wrong = labels[(labels < 0) | (labels >= count)]
             wrong = wrong if ignore is None else wrong[wrong != ignore]
-            if self._own_loss and wrong.size:
+            if self.own_loss and wrong.size:
                 raise InputError(
                     f"Targets of the head `{id}` must be in [0, {count})"
                     f"{'' if ignore is None else f', or {ignore} where they do not count'}. Received: {wrong.flat[0]}"
@@ -275,7 +278,7 @@ class Model(keras.Model):
         if self._adapted:
             return None  # the file holds merged weights, which its optimizer never knew
         found = super().get_compile_config()
-        if found and self._own_loss:
+        if found and self.own_loss:
             found = {**found, "loss": None, "metrics": None}
         return found
 
@@ -287,7 +290,7 @@ class Model(keras.Model):
     # --- configuration
 
     def get_config(self):
-        frozen = [w.path for w in self.weights if not (w.trainable or self._adapted or w.path in self._fixed)]
+        frozen = [w.path for w in self.weights if not (w.trainable or self._adapted or w.path in self.fixed)]
         frozen = {"frozen": frozen} if frozen else {}
         return {**self.options, "name": self.name, "provenance": self.provenance, **frozen}
 
@@ -370,8 +373,8 @@ class Model(keras.Model):
         Raises:
             InputError: The model cannot decode, or the prompt does not fit it.
         """
-        self._require_decoding()
-        rows, form = self._rows(prompt, self.tokenizer, self.options["vocab_size"])
+        self.require_decoding()
+        rows, form = self.token_rows(prompt, self.tokenizer, self.options["vocab_size"])
         limit = self.options["max_length"] if max_length is None else max_length
         end_id = self.tokenizer.end_id if end_id is None and self.tokenizer else end_id
         if num_beams < 1:
@@ -406,15 +409,16 @@ class Model(keras.Model):
         Returns:
             A list of `(token, probability)`, likeliest first; the token as text where there is a tokenizer.
         """
-        self._require_decoding()
-        rows, _ = self._rows(prompt, self.tokenizer, self.options["vocab_size"])
+        self.require_decoding()
+        rows, _ = self.token_rows(prompt, self.tokenizer, self.options["vocab_size"])
         logits = self(ops.array(rows[:1], dtype="int32"))[0, -1]
         chances = ops.convert_to_numpy(ops.softmax(ops.cast(logits, "float32")))
         best = np.argsort(-chances, kind="stable")[:k]
         label = self.tokenizer.label if self.tokenizer else int
         return [(label(int(n)), float(chances[n])) for n in best]
 
-    def _require_decoding(self):
+    def require_decoding(self):
+        """Raises `InputError` where the head or an attention cannot decode step by step."""
         lacking = []
         if "decode" not in self.head.supports:
             lacking.append(f"the head `{self.head.registry_entry.id}`")
@@ -426,7 +430,7 @@ class Model(keras.Model):
         if lacking:
             raise InputError(f"This model cannot generate: {' and '.join(lacking)} cannot decode step by step.")
 
-    def _rows(self, prompt, tokenizer, vocab_size):
+    def token_rows(self, prompt, tokenizer, vocab_size):
         """The prompt as a list of lists of tokens, and the form it came in."""
         if isinstance(prompt, str) or (isinstance(prompt, list | tuple) and any(isinstance(p, str) for p in prompt)):
             if tokenizer is None:

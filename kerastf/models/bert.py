@@ -149,7 +149,7 @@ class BERT(Model):
         self.max_length = options["max_length"]
         if not self._reads_pooler():
             pooler.trainable = False  # it travels on to the next head, and no optimizer waits for its gradient
-            self._fixed = frozenset(w.path for w in pooler.weights)
+            self.fixed = frozenset(w.path for w in pooler.weights)
 
     @classmethod
     def complete(cls, options):
@@ -289,7 +289,7 @@ class BERT(Model):
         if isinstance(prompt, str):
             row = self._framed(prompt, mask_id)
         else:
-            row = self._rows(prompt, self.tokenizer, self.options["vocab_size"])[0][0]
+            row = self.token_rows(prompt, self.tokenizer, self.options["vocab_size"])[0][0]
         where = [i for i, n in enumerate(row) if n == mask_id]
         if not where:
             raise InputError(f"There is no mask to fill. Write {MASK} in the text. Received: prompt={prompt!r}")

@@ -104,7 +104,7 @@ class EncoderDecoder(Model):
         Raises:
             InputError: The source does not fit the model.
         """
-        self._require_decoding()
+        self.require_decoding()
         start, end = self.options["start_id"], self.options["end_id"]
         if start is None or end is None:
             raise InputError(
@@ -163,7 +163,7 @@ class EncoderDecoder(Model):
         return text.from_config(self.options["source_tokenizer"]) or self.tokenizer
 
     def _source_rows(self, source):
-        return self._rows(source, self.source_tokenizer, self.options["source_vocab_size"])
+        return self.token_rows(source, self.source_tokenizer, self.options["source_vocab_size"])
 
     def _context(self, rows):
         """The sources in one array; its width is a multiple of 8, so that few shapes are compiled."""

@@ -293,7 +293,7 @@ class ViT(Model):
     def check_data(self, x, y):
         if isinstance(x, np.ndarray):
             self._check_inputs(x)
-            if self._own_loss:  # another loss may want other targets
+            if self.own_loss:  # another loss may want other targets
                 self.check_targets(y, (len(x), self._length(x), self.options["dim"]))
 
     def _length(self, x):

@@ -96,6 +96,7 @@ class DALLE(Model):
         "position": False, "attention": True, "norm": True, "feedforward": True, "embedding": False,
     }  # fmt: skip
     needs = {"attention": ("causal",), "norm": ("causal",), "feedforward": ("causal",), "embedding": ("tied",)}  # noqa: RUF012
+    gives = ("causal_only",)
     writes = "images"
 
     def __init__(
@@ -134,7 +135,7 @@ class DALLE(Model):
         if isinstance(given["dvae"], keras.Model):
             self.dvae.set_weights(given["dvae"].get_weights())
         self.dvae.trainable = False
-        self._fixed |= {w.path for w in self.dvae.weights}
+        self.fixed |= {w.path for w in self.dvae.weights}
         self._writer = CodeWriter(self)
 
     # --- configuration
@@ -207,7 +208,7 @@ class DALLE(Model):
             self.check_tokens(x, None, self.options["vocab_size"] + self.options["dvae"]["num_codes"], self.max_length)
             return
         for tokens, first in ((x, 0), (y, 1)):
-            if isinstance(tokens, np.ndarray) and (first == 0 or self._own_loss):
+            if isinstance(tokens, np.ndarray) and (first == 0 or self.own_loss):
                 self._check_sequences(tokens, first)
 
     def _check_sequences(self, tokens, first):
@@ -248,7 +249,7 @@ class DALLE(Model):
 
     def _captions(self, captions):
         """Captions as an array `(B, S)`, and the form they came in."""
-        rows, form = self._rows(captions, self.tokenizer, self.options["vocab_size"])
+        rows, form = self.token_rows(captions, self.tokenizer, self.options["vocab_size"])
         length, longest = self.options["text_length"], max(map(len, rows))
         if longest > length:
             raise InputError(f"A caption has {length} positions. Received: a caption of {longest} tokens")
@@ -275,7 +276,7 @@ class DALLE(Model):
         Returns:
             An int32 array of shape `(B, h, w)`.
         """
-        self._require_decoding()
+        self.require_decoding()
         rows, _ = self._captions(captions)
         tokens, _ = decoding.generate(
             self._writer, rows.tolist(), max_length=self.max_length, sampler=sampler, seed=seed

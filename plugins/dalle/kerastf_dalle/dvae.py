@@ -261,7 +261,7 @@ class DVAE(Model):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Reconstruction plus weighted divergence; without `y` the images are their own targets."""
         target = x if y is None else y
-        if not self._own_loss:
+        if not self.own_loss:
             return super().compute_loss(x, dict.fromkeys(y_pred, target), y_pred, sample_weight, training)
         loss = self.default_loss()(target, y_pred["images"], sample_weight)
         if not self.options["kl_weight"]:

@@ -12,6 +12,7 @@ import pytest
 
 from kerastf import training
 from kerastf.errors import ConfigError
+from kerastf.training.ablation import Ablation, Row, _rows
 
 TINY = ["data.source=embedded:corpus", "data.length=8", "data.batch_size=4", "data.tokenizer=character",
         "model.max_length=8", "model.dim=8", "model.num_layers=1", "model.num_heads=2", "training.steps=6",
@@ -27,6 +28,7 @@ def done(tmp_path_factory):
     return found, out, stream.getvalue()
 
 
+@pytest.mark.slow
 def test_the_table(done):
     found, out, told = done
     assert [row.name for row in found.rows] == ["norm=layer", "norm=rms"]
@@ -45,6 +47,25 @@ def test_the_table(done):
     assert [r["name"] for r in saved["rows"]] == [r.name for r in found.ordered()]
 
 
+def test_the_table_of_results_that_are_known():
+    rows = [
+        Row(
+            "norm=layer", {}, {}, {0: {"val_loss": 0.25, "step_seconds": 0.01}, 1: {"val_loss": 0.35}}, parameters=1200
+        ),
+        Row("norm=rms", {}, {}, {0: {"val_loss": 0.2, "step_seconds": 0.02}}, {1: "kerastf: no"}, 1100, 2_500_000),
+        Row("norm=none", {}, {}),
+    ]
+    assert str(Ablation("val_loss", [0, 1], rows)).splitlines() == [
+        "            parameters  FLOPs/step  ms/step         val_loss    runs",
+        "norm=rms         1,100       2.5 M     20.0           0.2000  1 of 2",
+        "norm=layer       1,200           -     10.0  0.3000 ± 0.0707  2 of 2",
+        "norm=none            -           -        -                -  0 of 2",
+        "norm=rms, seed 1: kerastf: no",
+    ]
+    assert [r.name for r in Ablation("val_accuracy", [0], [*rows]).ordered()][-1] == "norm=none"
+
+
+@pytest.mark.slow
 def test_the_recipe_of_a_row_gives_the_run_again(done, tmp_path):
     found, out, _ = done
     again = training.train(
@@ -53,6 +74,7 @@ def test_the_recipe_of_a_row_gives_the_run_again(done, tmp_path):
     assert again["val_loss"] == found.rows[1].results[1]["val_loss"]
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_trained_again(done):
     found, out, _ = done
     file = out / "runs" / "norm=rms" / "seed-0" / "best.keras"
@@ -116,8 +138,6 @@ def test_a_combination_that_cannot_be_is_told_before_anything_is_trained(tmp_pat
 
 
 def test_blocks_with_options_have_names_of_their_own(tmp_path):
-    from kerastf.training.ablation import _rows
-
     attention = [{"name": "window", "window": 2}, {"name": "window", "window": 4}, "multi_head"]
     rows = _rows("gpt", {"attention": attention}, TINY)
     assert [r.name for r in rows] == ["attention=window", "attention=window-2", "attention=multi_head"]

@@ -248,6 +248,7 @@ def test_embed(speaker):
     assert speaker.embed([]).shape == (0, 16)
 
 
+@pytest.mark.slow
 def test_learns_both_tasks_in_one_fit():
     """Each row is one of six patterns twice; the second half follows where it is the same pattern."""
     keras.utils.set_random_seed(0)

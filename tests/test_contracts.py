@@ -36,7 +36,9 @@ def test_model_under_xla(entry):
     check_model(entry.id, level="full", only=["xla"])
 
 
-@pytest.mark.parametrize("attention", DECODING)
+@pytest.mark.parametrize(
+    "attention", [a if a in ("bahdanau", "window") else pytest.param(a, marks=pytest.mark.slow) for a in DECODING]
+)
 def test_gpt_decodes_with(attention):
     check_model("gpt", attention=attention, only=["causal", "padding", "steps", "generate"])
 

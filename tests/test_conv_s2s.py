@@ -147,6 +147,7 @@ def reversal(count, seed, low=3, high=5):
     return source, target, labels
 
 
+@pytest.mark.slow
 def test_learns_to_reverse():
     keras.utils.set_random_seed(0)
     model = kerastf.create_model("conv_s2s", **{**TINY, "dim": 32, "channels": 32}, dropout=0.0)
@@ -207,8 +208,8 @@ def test_a_source_as_long_as_the_positions(model):
         ({"kernel_size": 0}, "`kernel_size` must be at least 1. Received: kernel_size=0"),
         ({"channels": -2}, "`channels` must be at least 1. Received: channels=-2"),
         ({"dropout": 1.0}, "`dropout` must be in [0, 1). Received: dropout=1.0"),
-        ({"position": "rotary"}, "position `rotary` does not support embeddings. Those that do: `learned`, `none`, `sinusoidal`, `sinusoidal_2d`."),
-        ({"position": "alibi"}, "position `alibi` does not support embeddings. Those that do: `learned`, `none`, `sinusoidal`, `sinusoidal_2d`."),
+        ({"position": "rotary"}, "position `rotary` does not support embeddings. Those that do: `learned`, `none`, `sinusoidal`, `sinusoidal_2d`, `dalle/learned_2d`."),
+        ({"position": "alibi"}, "position `alibi` does not support embeddings. Those that do: `learned`, `none`, `sinusoidal`, `sinusoidal_2d`, `dalle/learned_2d`."),
     ],
     ids=str,
 )  # fmt: skip

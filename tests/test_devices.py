@@ -43,6 +43,7 @@ def run(script, *arguments, **environment):
 # --- several devices of one machine
 
 
+@pytest.mark.slow
 def test_two_replicas_train_as_one_device():
     found = run("mirrored.py", "losses", "seeds", "gpt:2", "added:2")
     assert all(abs(d) < 1e-6 for d in found["losses"]["off"].values()), found["losses"]

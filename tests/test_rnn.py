@@ -181,6 +181,7 @@ def test_streaming_needs_one_direction():
         tagger.generate([1, 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["simple", "gru"])  # test_contracts.py has the default, lstm
 def test_model_contract_of_every_cell(name):
     check_model("rnn", cell=name)
@@ -195,6 +196,7 @@ def test_model_contract_of_every_cell(name):
     ],
     ids=["residual", "mixed", "tied"],
 )
+@pytest.mark.slow
 def test_model_contract_with_slots(options):
     check_model("rnn", only=["config", "gradients", "save", "padding", "steps", "generate"], **options)
 
@@ -334,7 +336,7 @@ def test_mixed_precision_generates():
     assert str(model.step(ops.array([[1]]), model.init_state(1))[1][0][0].dtype).endswith("bfloat16'>")
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", ["lstm", *(pytest.param(c, marks=pytest.mark.slow) for c in CELLS if c != "lstm")])
 def test_learns_to_remember_the_first_token(name):
     keras.utils.set_random_seed(0)
     x = np.random.default_rng(0).integers(1, 5, (4096, 8))

@@ -286,7 +286,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         ["optimizer.average=0.9", "schedule.name=cosine", "schedule.warmup=2", "training.lora=2"],
         ["optimizer.accumulate=2", "schedule.name=inverse_square_root", "schedule.warmup=2", "optimizer.name=sgd",
          "optimizer.momentum=0.9", "optimizer.clipnorm=1.0"],
-        ["training.precision=mixed_bfloat16"],
+        pytest.param(["training.precision=mixed_bfloat16"], marks=pytest.mark.slow),
     ],
     ids=["average", "accumulate", "bfloat16"],
 )  # fmt: skip

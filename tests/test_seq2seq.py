@@ -29,6 +29,7 @@ def numpy(x):
     return ops.convert_to_numpy(x)
 
 
+@pytest.mark.slow  # tests/test_contracts.py has the default
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_each_attention(attention):
     check_model("seq2seq", attention=attention, only=["padding", "steps", "generate"])
@@ -43,6 +44,7 @@ def test_each_attention(attention):
     ],
     ids=["deep", "plain", "sampled"],
 )
+@pytest.mark.slow
 def test_slots(options):
     check_model(
         "seq2seq",

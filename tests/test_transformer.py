@@ -29,8 +29,13 @@ def model():
 @pytest.mark.parametrize(
     "options",
     [
-        {"norm_order": "pre", "position": "rotary", "norm": "rms", "shared_embeddings": False, "attention": "window"},
-        {"position": "learned", "cross_attention": "bahdanau", "feedforward": "gated"},
+        pytest.param(
+            {"norm_order": "pre", "position": "rotary", "norm": "rms", "shared_embeddings": False, "attention": "window"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"position": "learned", "cross_attention": "bahdanau", "feedforward": "gated"}, marks=pytest.mark.slow
+        ),
         {"cross_attention": ["luong", "multi_head"], "attention": "linear_attention/linear", "head": {"name": "language_model", "tied": False}},
     ],
     ids=["modern", "additive", "mixed"],
@@ -86,6 +91,7 @@ def reversal(count, seed, low=3, high=5):
     return source, target, labels
 
 
+@pytest.mark.slow
 def test_learns_to_reverse():
     keras.utils.set_random_seed(0)
     model = kerastf.create_model(

@@ -154,7 +154,7 @@ def slow_codes(model, captions):
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("position", ["rotary", "dalle/learned_2d"])
+@pytest.mark.parametrize("position", [pytest.param("rotary", marks=pytest.mark.slow), "dalle/learned_2d"])
 def test_generate_equals_the_slow_loop(position):
     model = create(position=position)
     codes = model.generate_codes(CAPTIONS)
@@ -176,6 +176,7 @@ def test_only_codes_are_drawn_even_where_words_are_likelier():
         assert codes.min() >= 0 and codes.max() < 8
 
 
+@pytest.mark.slow
 def test_samplers_and_seeds():
     model = create()
     first, again, other = (model.generate_codes(CAPTIONS, sampler="random", seed=s) for s in (1, 1, 2))

@@ -30,7 +30,7 @@ def test_every_preset_and_block_is_there():
         assert list(table["presets"]) == list(choices.presets_of(family))
         assert table["slots"] == choices.slots_of(family)
         for names in table["slots"].values():
-            ours = ("linear_attention/linear", "moe/top_k", "ssm/selective", "template/unit")
+            ours = ("dalle/learned_2d", "linear_attention/linear", "moe/top_k", "ssm/selective", "template/unit")
             assert all("/" not in n or n in ours for n in names)
         for preset, known in table["presets"].items():
             assert known["default"] == choices.defaults_of(family, preset)

@@ -44,8 +44,8 @@ class DALLE(Model):
     """A causal Transformer that reads a caption and writes the codes of an image, which a dVAE draws.
 
     One sequence: S text tokens, filled up with padding, then the `h w` codes of the image, row by row, counted from V
-    on. A GPT predicts each from those before it: `p(codes | caption) = prod_n p(code_n | caption, code_1 ..
-    code_(n-1))`; `loss = text_weight mean(-log p(token)) + image_weight mean(-log p(code))`. The dVAE's weights are
+    on. A GPT predicts each from those before it, and the two parts have their weights:
+    `loss = text_weight mean(-log p(token)) + image_weight mean(-log p(code))`. The dVAE's weights are
     frozen, and travel in the model's file.
 
     Args:

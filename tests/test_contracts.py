@@ -75,7 +75,7 @@ def test_block_with_options(kind, id, options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"norm_order": "post"},
+        pytest.param({"norm_order": "post"}, marks=pytest.mark.slow),
         {"position": "rotary", "norm": "rms", "feedforward": "gated", "attention": {"name": "multi_head", "num_kv_heads": 1}},
         {"position": "alibi", "attention": ["multi_head", {"name": "window", "window": 3}]},
         {"position": "sinusoidal", "attention": {"default": "multi_head", "1": "bahdanau"}, "head": {"name": "language_model", "tied": False}},

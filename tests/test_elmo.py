@@ -557,6 +557,7 @@ def test_model_contract_with_slots(options):
     check_model("elmo", only=["config", "shapes", "gradients", "padding", "batch", "save"], **options)
 
 
+@pytest.mark.slow
 def test_model_contract_of_the_language_model_over_characters():
     head = {"name": "bidirectional_language_model", "num_samples": 6}
     check_model("elmo", embedding=CHARACTERS, head=head, only=["gradients", "padding", "fit"])

@@ -201,6 +201,7 @@ def test_model_contract_with_slots(options):
     check_model("rnn", only=["config", "gradients", "save", "padding", "steps", "generate"], **options)
 
 
+@pytest.mark.slow
 def test_model_contract_in_two_directions():
     check_model(
         "rnn", bidirectional=True, residual=True, cell="gru", head={"name": "tagger", "num_classes": 13},

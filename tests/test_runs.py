@@ -167,6 +167,7 @@ def test_a_worker_is_killed_and_all_go_on(tmp_path):
     assert arrays(killed, 40) == arrays(whole, 40)
 
 
+@pytest.mark.slow
 def test_stopped_by_the_user_it_is_saved_at_that_step(undisturbed, tmp_path):
     """Ctrl-C between two multiples of everything; the checkpoint before it is damaged, and told so."""
     out = tmp_path / "stopped"

@@ -26,16 +26,12 @@ def model():
     return model
 
 
+@pytest.mark.slow  # tests/test_contracts.py has the default
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(
-            {"norm_order": "pre", "position": "rotary", "norm": "rms", "shared_embeddings": False, "attention": "window"},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {"position": "learned", "cross_attention": "bahdanau", "feedforward": "gated"}, marks=pytest.mark.slow
-        ),
+        {"norm_order": "pre", "position": "rotary", "norm": "rms", "shared_embeddings": False, "attention": "window"},
+        {"position": "learned", "cross_attention": "bahdanau", "feedforward": "gated"},
         {"cross_attention": ["luong", "multi_head"], "attention": "linear_attention/linear", "head": {"name": "language_model", "tied": False}},
     ],
     ids=["modern", "additive", "mixed"],

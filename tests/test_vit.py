@@ -442,6 +442,7 @@ def test_pictures(tmp_path):
 # --- learning and data
 
 
+@pytest.mark.slow
 def test_learns_where_the_bright_patch_is():
     keras.utils.set_random_seed(0)
     rng = np.random.default_rng(0)

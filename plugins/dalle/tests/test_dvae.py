@@ -217,6 +217,7 @@ def test_codes_do_not_depend_on_the_policy():
     np.testing.assert_array_equal(exact.encode(images(8)), rounded.encode(images(8)))
 
 
+@pytest.mark.slow
 def test_it_learns_two_colours():
     keras.utils.set_random_seed(1)
     half = np.repeat(np.array([[0.0], [1.0]], "float32"), 8, axis=0)

@@ -211,8 +211,14 @@ def _presets(entry):
         count, work = describe.preset_texts(entry, name)
         shown = ", ".join(f"{k}={v}" for k, v in options.items())
         lines.append(f"| `{entry.id}.{name}` | {count} | {work} | {_cell(shown)} |")
-    how = "FLOPs are of one row, two for a multiplication with addition: see [what a model costs](../../cost.md)."
+    page = f"{_up(entry)}../cost.md"
+    how = f"FLOPs are of one row, two for a multiplication with addition: see [what a model costs]({page})."
     return "\n".join([*lines, "", how])
+
+
+def _up(entry):
+    """The way from an entry's page to the folder of the reference: a plugin's page lies one folder deeper."""
+    return "../../" if entry.namespace else "../"
 
 
 def _slots(entry, cls):
@@ -223,7 +229,7 @@ def _slots(entry, cls):
     for slot, per_layer in cls.slots.items():
         kind = config.slot_kind(slot)
         wanted = "one per layer" if per_layer else "one"
-        link = f"[{kind}](../index.md#{KIND_TITLES[kind].lower()})"
+        link = f"[{kind}]({_up(entry)}index.md#{KIND_TITLES[kind].lower()})"
         lines.append(f"| `{slot}` | {wanted}, of kind {link} | `{defaults.get(slot)}` |")
     return "\n".join(lines)
 

@@ -24,6 +24,7 @@ KIND_TITLES = {
 }  # fmt: skip
 FLAGS = {
     "causal": "position `t` need not see later positions",
+    "causal_only": "can do nothing else: it is refused where positions see both sides",
     "cross": "attends to a context",
     "decode": "works step by step, with a state",
     "rotation": "takes positions that turn queries and keys, such as `rotary`",
@@ -243,7 +244,7 @@ def _fits(entry):
     if not rows:
         return ""
     title = "## Blocks that fit" if entry.kind == "model" else "## Where it fits"
-    how = "From an executed check: built, decoded step by step, and trained."
+    how = "From an executed check: built, decoded step by step, trained, saved and loaded."
     lines = [title, "", how, "", "| slot | block | fits |", "|---|---|---|"]
     for r in rows:
         verdict = "yes" if r["outcome"] == "ok" else _cell(r["outcome"])

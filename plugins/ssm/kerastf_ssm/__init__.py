@@ -25,7 +25,7 @@ class Selective(keras.layers.Layer):
     between chunks the state is carried. Decays are only ever multiplied, never divided by, so all stays finite.
 
     The norm before the output projection is that of Mamba-2. Without it the output grows with the fifth power of the
-    input, and float16 overflows.
+    input.
 
     A position that the mask leaves out adds nothing to the state and lets nothing fade; the convolution reads zero in
     its place, as before the start. So padding may stand on either side.

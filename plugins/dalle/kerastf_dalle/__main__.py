@@ -41,7 +41,8 @@ def arguments(given=None):
     parser.add_argument("--per-caption", type=int, default=4, help="drawings per unseen caption (4)")
     parser.add_argument("--jit", action=argparse.BooleanOptionalAction,
                         help="compile training with XLA; by default on all backends but TensorFlow")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, help="seed (1)")
+    parser.add_argument("--split", type=int, default=0, help="seed of which captions are never shown (0)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all else (1)")
     options = parser.parse_args(given)
     if options.jit is None:  # XLA's convolutions are slow on processors, and TensorFlow has others
         options.jit = keras.backend.backend() != "tensorflow"
@@ -153,7 +154,7 @@ def main(given=None):
     out.mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(options.seed)
     clock, figures = Clock(), {"backend": keras.backend.backend(), **vars(options)}
-    seen, unseen = shapes.split()
+    seen, unseen = shapes.split(seed=options.split)
     images, shown = clock.stage("pictures", lambda: shapes.pictures(seen, options.pictures, seed=options.seed))
     fresh, fresh_shown = shapes.pictures(shapes.scenes(), 1080, seed=options.seed + 1)
     captions = [scene.caption for scene in shown]

@@ -162,13 +162,19 @@ def outcome(family, slot, block, only=("steps", "fit", "save")) -> str:
 
 
 def _slot_value(family, slot, block):
-    """The name of a block, with the options that it needs and the family does not know."""
+    """A block as small as its own example makes it, where the family says nothing of a size."""
     entry = registry.find(config.slot_kind(slot), block)
-    known = config.options_of(registry.resolve("model", family))
     own = config.options_of(registry.resolve(entry.kind, block))
-    example = entry.manifest.get("example", {})
-    needed = [n for n, p in own.items() if p.default is p.empty and n not in known and n in example]
-    return {"name": block, **{n: example[n] for n in needed}} if needed else block
+    example = {k: v for k, v in entry.manifest.get("example", {}).items() if k in own}
+    cls = registry.resolve("model", family)
+    needed = {k: v for k, v in example.items() if own[k].default is own[k].empty and k not in config.options_of(cls)}
+    options = {**registry.find("model", family).manifest.get("example", {}), slot: {"name": block, **needed}}
+    try:
+        told = config.plan(cls, options).blocks[slot][0]
+    except ConfigError:
+        told = example  # it is refused whatever its sizes
+    chosen = {k: v for k, v in example.items() if k in needed or k not in told}
+    return {"name": block, **chosen} if chosen else block
 
 
 def subject(kind, id, options=None) -> Subject:

@@ -3,6 +3,8 @@
 Shapes: B batch, T time, C channels.
 """
 
+import math
+
 import keras
 import numpy as np
 from keras import ops
@@ -164,10 +166,11 @@ def joined(output):
 
 
 def shake(layer, seed, scale=0.2):
-    """Adds noise to every weight."""
+    """Adds noise to every weight; to a wide kernel less, so that what it is given does not grow a hundredfold."""
     rng = np.random.default_rng(seed)
     for variable in layer.trainable_variables:
-        noise = rng.normal(scale=scale, size=variable.shape).astype("float32")
+        width = math.prod(variable.shape[:-1])  # how many terms a product with it sums up
+        noise = rng.normal(scale=min(scale, max(width, 1) ** -0.5), size=variable.shape).astype("float32")
         variable.assign(ops.cast(ops.convert_to_numpy(variable) + noise, variable.dtype))
 
 

@@ -3,7 +3,9 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import leaky
 import pytest
 
 import kerastf
@@ -118,35 +120,9 @@ def test_check(capsys):
 
 
 def test_check_shows_what_is_wrong(capsys, install):
-    install(
-        "kerastf-leaky", {"norm": {"mean": "Mean"}},
-        code='''
-        import keras
-        from keras import ops
-        from kerastf import register
-
-        @register("norm", "mean", supports=("causal",))
-        class Mean(keras.layers.Layer):
-            """Subtracts the mean over time.
-
-            Args:
-                **kwargs: Passed on.
-            """
-
-            def __init__(self, **kwargs):
-                super().__init__(**kwargs)
-                self.supports_masking = True
-
-            def call(self, x):
-                return x - ops.mean(x, axis=1, keepdims=True)
-
-            def compute_mask(self, inputs, previous_mask=None):
-                return None
-
-            def compute_output_shape(self, x_shape):
-                return x_shape
-        ''',
-    )  # fmt: skip
+    code = Path(leaky.__file__).read_text("utf-8")
+    code += 'import kerastf\nkerastf.register("norm", "mean", supports=("causal",))(Peeks)\n'
+    install("kerastf-leaky", {"norm": {"mean": "Peeks"}}, code=code)
     status, out, _ = run(capsys, "check", "leaky/mean")
     assert status == 1
     assert "FAIL  causal" in out and "it sees the future" in out

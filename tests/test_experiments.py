@@ -1,6 +1,7 @@
 """Swapping blocks by name, models side by side, and the contract on a model of one's own."""
 
 import keras
+import leaky
 import numpy as np
 import pytest
 from keras import ops
@@ -109,29 +110,8 @@ def test_diff_of_ids_and_of_two_families():
     assert "parameters" in str(found)
 
 
-class Peeks(keras.layers.Layer):
-    """Subtracts the mean over time: every position sees the later ones.
-
-    Args:
-        **kwargs: Passed to `keras.layers.Layer`.
-    """
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
-    def call(self, x):
-        return x - ops.mean(x, axis=1, keepdims=True)
-
-    def compute_mask(self, x, previous_mask=None):
-        return None
-
-    def compute_output_shape(self, x_shape):
-        return x_shape
-
-
 def test_verify_catches_a_block_that_peeks_and_leaves_the_model_alone():
-    kerastf.register("norm", "peeks", supports=("causal",))(Peeks)
+    kerastf.register("norm", "peeks", supports=("causal",))(leaky.Peeks)
     model = small(norm="peeks")
     before = arrays(model)
     with pytest.raises(kerastf.testing.ContractError) as error:

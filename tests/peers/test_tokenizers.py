@@ -1,14 +1,11 @@
 """Byte pairs and word pieces beside the library tokenizers, on 10,000 lines of everything. `make test-peers`."""
 
-import sys
 from pathlib import Path
 
 import pytest
+from lines import lines
 
 from kerastf import text
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lines import lines
 
 pytestmark = pytest.mark.peers
 

@@ -170,20 +170,6 @@ def _adopt(array, dtype):
     return ops.convert_to_tensor(array, dtype)
 
 
-def times_transposed(x, matrix):
-    """`x @ transpose(matrix)` for `x` `(.., C)` and a matrix `(V, C)`.
-
-    Why: outside a graph TensorFlow writes the transposed matrix down first, which for the tied head of GPT-2 takes four
-    times as long as the product, and as much memory as the embedding.
-    """
-    if keras.backend.backend() != "tensorflow" or keras.backend.is_keras_tensor(x):
-        return ops.matmul(x, ops.transpose(matrix))
-    import tensorflow as tf
-
-    rows = ops.reshape(x, (-1, x.shape[-1]))
-    return ops.reshape(tf.matmul(rows, matrix, transpose_b=True), (*ops.shape(x)[:-1], matrix.shape[0]))
-
-
 @contextlib.contextmanager
 def initialised_by(value):
     """Within the block, variables begin with what `value(path, shape)` gives, where that is not None.

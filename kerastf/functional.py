@@ -9,8 +9,8 @@ import math
 import keras
 from keras import ops
 
-# Softmax runs in float32, so this is finite there, and its exponential is exactly zero.
-NEGATIVE = -1e30
+from kerastf import chunked, kernels
+from kerastf.chunked import NEGATIVE
 
 
 def positions(length, index=0):
@@ -78,11 +78,6 @@ def dot_scores(query, key, *, scale=1.0):
     return ops.matmul(query, _share(key, heads // shared))  # (B, H, T, S)
 
 
-def cosine_scores(query, key, *, scale=1.0):
-    """`scale * cos(q, k)`, shapes as in `dot_scores`."""
-    return dot_scores(ops.normalize(query, axis=-1), ops.normalize(key, axis=-1)) * scale
-
-
 def additive_scores(query, key, vector):
     """`v tanh(q + k)` for one head: queries `(B, T, 1, D)`, keys `(B, S, 1, D)`, vector `(D,)`: `(B, 1, T, S)`."""
     total = ops.tanh(ops.expand_dims(query[:, :, 0], 2) + ops.expand_dims(key[:, :, 0], 1))  # (B, T, S, D)
@@ -115,12 +110,17 @@ def mean_by(weights, value):
 
 def attention(
     query, key, value, *, score="dot", vector=None, scale=None, mask=None, causal=False, window=None, bias=None,
-    return_weights=False,
+    dropout=0.0, seed=None, return_weights=False,
 ):  # fmt: skip
     """Attention: the mean of the values, weighted by how relevant each key is to the query.
 
     `Attention(Q, K, V) = softmax(score(Q, K)) V`, with the score a scaled dot product, a cosine, or additive:
     `score = v tanh(q + k)`.
+
+    With a dot product or cosine, and where the weights are not asked for, the form is chosen by backend and shape:
+    TensorFlow goes through the queries piece by piece, skips keys that a piece cannot see, and keeps no weights of
+    long sequences for the gradient; JAX on a GPU and PyTorch take their flash attention where it can serve. A query
+    that may see no key at all is given some mean of the values, not the same one by every form.
 
     Args:
         query: `(B, T, H, D)`.
@@ -133,7 +133,9 @@ def attention(
         causal: Whether query `t` sees keys `<= t` only.
         window: How many positions up to its own a query sees; None for all.
         bias: Added to the scores, `(H, T, S)` or `(B, H, T, S)`.
-        return_weights: Whether to return the weights too.
+        dropout: Fraction of the weights that is dropped, in `[0, 1)`.
+        seed: A `keras.random.SeedGenerator`, where something is dropped.
+        return_weights: Whether to return the weights too, as they are before any is dropped.
 
     Returns:
         `(B, T, H, E)`; with `return_weights` a pair with the weights `(B, H, T, S)`.
@@ -146,23 +148,59 @@ def attention(
         >>> [round(float(w), 2) for w in weights[0, 0, 1]]
         [0.5, 0.5, 0.0]
     """
+    if score not in ("dot", "cosine", "additive"):
+        raise ValueError(f"`score` must be one of 'dot', 'cosine', 'additive'. Received: score={score!r}")
+    if score != "additive":
+        if score == "cosine":
+            query, key = (ops.normalize(x, axis=-1) for x in (query, key))
+        scale = scale if scale is not None else 1 / math.sqrt(query.shape[-1]) if score == "dot" else 1.0
+        query = query if scale == 1 else query * scale
+        if not return_weights:
+            rules = {"causal": causal, "window": window, "bias": bias, "rate": dropout, "seed": seed}
+            mean = _in_a_form(query, key, value, join_masks(mask), **rules)
+            if mean is not None:
+                return mean
     allowed = None
     if causal or window is not None:
-        allowed = (
-            "pairs",
-            visible(positions(query.shape[1]), positions(key.shape[1]), causal=causal, window=window),
-        )
-    if score == "dot":
-        scores = dot_scores(query, key, scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    elif score == "cosine":
-        scores = cosine_scores(query, key, scale=1.0 if scale is None else scale)
-    elif score == "additive":
-        scores = additive_scores(query, key, vector)
-    else:
-        raise ValueError(f"`score` must be one of 'dot', 'cosine', 'additive'. Received: score={score!r}")
+        where = positions(ops.shape(query)[1]), positions(ops.shape(key)[1])
+        allowed = ("pairs", visible(*where, causal=causal, window=window))
+    scores = additive_scores(query, key, vector) if score == "additive" else dot_scores(query, key)
     weights = weigh(scores, join_masks(mask, allowed), bias)
-    mean = mean_by(weights, value)
+    mean = mean_by(drop(weights, dropout, seed), value)
     return (mean, weights) if return_weights else mean
+
+
+def _in_a_form(query, key, value, mask, *, causal, window, bias, rate, seed):
+    """Attention by a form that writes no weights down, or None where the backend has none for these shapes."""
+    length, keys = query.shape[1], key.shape[1]
+    if keras.backend.is_keras_tensor(query) or None in (length, keys) or 1 in (length, keys):
+        return None  # one query or one key is as fast without
+    if keras.backend.backend() != "tensorflow":
+        return kernels.flash(query, key, value, mask, bias, causal, rate) if window is None else None
+    times = query.shape[2] // key.shape[2]
+    query = ops.transpose(query, (0, 2, 1, 3))  # (B, H, T, D)
+    key, value = (_share(ops.transpose(x, (0, 2, 1, 3)), times) for x in (key, value))  # (B, H, S, D or E)
+    mean = chunked.attention(
+        query, key, value, mask=mask, bias=bias, causal=causal, window=window, rate=rate,
+        seed=kernels.next_seed(seed) if rate else None,
+    )  # fmt: skip
+    return ops.transpose(mean, (0, 2, 1, 3))  # (B, T, H, E)
+
+
+def drop(x, rate, seed):
+    """Sets a share of `rate` to 0, and divides the rest by the share that stays, so that the mean is kept.
+
+    Args:
+        x: A float tensor.
+        rate: A number in `[0, 1)`.
+        seed: A `keras.random.SeedGenerator`.
+    """
+    if not rate:
+        return x
+    if keras.backend.backend() != "tensorflow" or keras.backend.is_keras_tensor(x):
+        return keras.random.dropout(x, rate, seed=seed)
+    kept = kernels.kept_by_chance(kernels.next_seed(seed), ops.shape(x), rate)
+    return ops.where(kept, x / ops.cast(kernels.kept_share(rate), x.dtype), ops.zeros((), x.dtype))
 
 
 def sinusoids(where, dim, *, layout="interleaved", base=10000.0):

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from kerastf import functional
+from kerastf.blocks.dropout import Dropout
 from kerastf.config import block_from, block_spec
 from kerastf.registry import register, resolve
 
@@ -52,8 +53,8 @@ class Attention(keras.layers.Layer):
                 self.bias_by_position = block
 
     def build_drop(self):
-        self.drop_weights = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop_weights")
-        self.drop_output = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop_output")
+        self.drop_weights = Dropout(self.dropout, dtype=self.dtype_policy, name="drop_weights")
+        self.drop_output = Dropout(self.dropout, dtype=self.dtype_policy, name="drop_output")
         if self.bias_by_position and not self.bias_by_position.built:  # a learned bias has weights
             self.bias_by_position.build((None,), (None,))
 
@@ -159,7 +160,10 @@ class Attention(keras.layers.Layer):
 
 
 class Projected(Attention):
-    """Attention with learned projections of queries, keys, values and output: the family around `multi_head`."""
+    """Attention with learned projections of queries, keys, values and output: the family around `multi_head`.
+
+    A subclass gives `aligned(q, k)`: queries and keys, and a scale, so that a score is `scale * q k`.
+    """
 
     def __init__(
         self, num_heads: int, *, num_kv_heads: int | None, head_dim: int | None, dropout: float, bias: bool,
@@ -177,6 +181,28 @@ class Projected(Attention):
         self.bias = bias
         self.initializer_std = initializer_std
         self.output_std = output_std
+
+    def call(self, query, context=None, *, mask=None, causal=False, training=None):
+        bias = None
+        if context is not None:
+            if causal:
+                raise ValueError("`causal` is for self-attention: a context has no future. Received: causal=True")
+            q, (k, v) = self.query_of(query), self.memory_of(context)
+        else:
+            q, k, v = self.split(query)
+            where = functional.positions(ops.shape(query)[1])  # (T,)
+            q, k = self._turned(q, where), self._turned(k, where)
+            bias = self.bias_by_position(where, where) if self.bias_by_position else None
+        q, k, scale = self.aligned(q, k)
+        drops = {"dropout": self.dropout, "seed": self.drop_weights.seed_generator} if training and self.dropout else {}
+        mean = functional.attention(
+            q, k, v, scale=scale, mask=mask, causal=causal, window=self.window, bias=bias, **drops
+        )  # (B, T, H, E)
+        return self.drop_output(self.output_of(mean), training=training)  # (B, T, C)
+
+    def scores_of(self, q, k):
+        q, k, scale = self.aligned(q, k)
+        return functional.dot_scores(q, k, scale=scale)  # (B, H, T, S)
 
     def _sizes(self, dim):
         """Heads, key/value heads and width of a head, for C channels."""
@@ -298,8 +324,8 @@ class MultiHead(Projected):
             initializer_std=initializer_std, output_std=output_std, **kwargs,
         )  # fmt: skip
 
-    def scores_of(self, q, k):
-        return functional.dot_scores(q, k, scale=self.sizes[2] ** -0.5)  # (B, H, T, S)
+    def aligned(self, q, k):
+        return q, k, self.sizes[2] ** -0.5
 
 
 @register("attention", "cosine", supports=("causal", "cross", "decode", "rotation", "bias", "weights"))
@@ -358,8 +384,9 @@ class Cosine(Projected):
             shape=(self.num_heads, 1, 1), initializer=keras.initializers.Constant(self.scale), name="scales"
         )
 
-    def scores_of(self, q, k):
-        return functional.cosine_scores(q, k, scale=ops.cast(self.scales, q.dtype))  # (B, H, T, S)
+    def aligned(self, q, k):
+        q, k = (ops.normalize(x, axis=-1) for x in (q, k))
+        return q * ops.cast(ops.transpose(self.scales, (1, 0, 2)), q.dtype), k, 1.0  # (1, H, 1) beside (B, T, H, D)
 
     def get_config(self):
         return {**super().get_config(), "scale": self.scale}

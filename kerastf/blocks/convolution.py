@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from kerastf.blocks.dropout import Dropout
 from kerastf.config import create_block
 from kerastf.registry import register
 
@@ -57,7 +58,7 @@ class GatedConv(keras.layers.Layer):
         dim = x_shape[-1]
         # The gate halves what passes, so variance is kept by four times the usual one; dropout adds to it.
         std = (4 * (1 - self.dropout) / (self.kernel_size * dim)) ** 0.5
-        self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
         self.conv = keras.layers.Conv1D(
             2 * dim, self.kernel_size, padding="valid", data_format="channels_last",
             kernel_initializer=keras.initializers.RandomNormal(stddev=std), dtype=self.dtype_policy, name="conv",

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from kerastf.blocks.dropout import Dropout
 from kerastf.config import create_block
 
 
@@ -75,7 +76,7 @@ class AttentionDecoder(keras.layers.Layer):
         ]
         self.attention = create_block("attention", attention, name="attention", dtype=self.dtype_policy)
         self.mix = keras.layers.Dense(dim, activation="tanh", dtype=self.dtype_policy, name="mix")
-        self.drop = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
         self.counts = [len(keras.tree.flatten(cell.state_size)) for cell in self.cells]
         sizes = [n for cell in self.cells for n in keras.tree.flatten(cell.state_size)]
         # The last output of the top cell is state too: with input feeding it asks the next question.

@@ -3,6 +3,7 @@
 import keras
 
 from kerastf import functional
+from kerastf.blocks.dropout import Dropout
 from kerastf.registry import register
 
 
@@ -37,7 +38,7 @@ class _FeedForward(keras.layers.Layer):
         std = self.initializer_std if self.output_std is None else self.output_std
         self.contract = self._dense(dim, std, "contract")
         self.contract.build((*x_shape[:-1], hidden))
-        self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
 
     def _dense(self, units, std, name):
         return keras.layers.Dense(

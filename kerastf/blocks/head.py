@@ -10,8 +10,9 @@ from typing import Literal
 import keras
 from keras import ops
 
-from kerastf import compat, functional
-from kerastf.blocks.losses import RowCrossEntropy, TokenAccuracy, TokenCrossEntropy
+from kerastf import chunked, functional, kernels, replicas
+from kerastf.blocks.dropout import Dropout
+from kerastf.blocks.losses import RowCrossEntropy, TokenAccuracy, TokenCrossEntropy, token_weights
 from kerastf.registry import register
 
 
@@ -76,9 +77,34 @@ class LanguageModel(keras.layers.Layer):
             self.shift = self.add_weight(shape=(self.vocab_size,), initializer="zeros", name="shift")
 
     def call(self, features, mask=None):
-        matrix = self.matrix if self.read_matrix is None else self.read_matrix()  # (V, C)
-        logits = compat.times_transposed(features, ops.cast(matrix, features.dtype))  # (B, T, V)
+        matrix = self._matrix()
+        logits = kernels.product(features, ops.cast(matrix, features.dtype), transpose_b=True)  # (B, T, V)
         return logits + self.shift if self.bias else logits
+
+    def _matrix(self):
+        return self.matrix if self.read_matrix is None else self.read_matrix()  # (V, C)
+
+    def loss_of(self, features, targets, sample_weight=None):
+        """The default loss straight from the features, without all logits at a time. TensorFlow only.
+
+        Args:
+            features: `(B, T, C)`.
+            targets: `(B, T)`.
+            sample_weight: As for a Keras loss, or None.
+
+        Returns:
+            The loss, and the likeliest token at each position, `(B, T)`.
+        """
+        labels = ops.cast(targets, "int32")
+        weights = token_weights(labels, self.pad_id, sample_weight)
+        weights = weights / ops.maximum(replicas.total(ops.sum(weights)), 1e-7)
+        labels = labels if self.pad_id is None else ops.where(labels == self.pad_id, 0, labels)
+        flat = ops.reshape(features, (-1, features.shape[-1]))  # (N, C)
+        loss, chosen = chunked.cross_entropy(
+            flat, ops.cast(self._matrix(), flat.dtype), self.shift if self.bias else None, ops.reshape(labels, (-1,)),
+            ops.reshape(weights, (-1,)),
+        )  # fmt: skip
+        return loss, ops.reshape(chosen, ops.shape(labels))
 
     def default_loss(self):
         """Cross-entropy of the next token, over the positions whose target is not the padding."""
@@ -169,7 +195,7 @@ class Classifier(keras.layers.Layer):
             raise ValueError(
                 "This body has no pooler. Write pooling='first', 'last' or 'mean'. Received: pooling='pooler'"
             )
-        self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
         self.project = keras.layers.Dense(
             self.num_classes, kernel_initializer=keras.initializers.RandomNormal(stddev=self.initializer_std),
             dtype=self.dtype_policy, name="project",
@@ -256,7 +282,7 @@ class Tagger(keras.layers.Layer):
         self.initializer_std = initializer_std
 
     def build(self, features_shape, mask_shape=None):
-        self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
         self.project = keras.layers.Dense(
             self.num_classes, kernel_initializer=keras.initializers.RandomNormal(stddev=self.initializer_std),
             dtype=self.dtype_policy, name="project",

@@ -88,6 +88,8 @@ class RowCrossEntropy(keras.losses.Loss):
 class TokenAccuracy(keras.metrics.Mean):
     """Share of positions whose most likely class is the right one; positions with an ignored label do not count.
 
+    It is given scores `(B, T, N)`, or the most likely classes `(B, T)` themselves.
+
     Args:
         ignore: A label that does not count, or None.
         name: Name of the metric.
@@ -100,7 +102,8 @@ class TokenAccuracy(keras.metrics.Mean):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true = ops.cast(y_true, "int32")
-        right = ops.equal(ops.cast(ops.argmax(y_pred, axis=-1), "int32"), y_true)
+        chosen = y_pred if len(y_pred.shape) == len(y_true.shape) else ops.argmax(y_pred, axis=-1)
+        right = ops.equal(ops.cast(chosen, "int32"), y_true)
         weights = token_weights(y_true, self.ignore, sample_weight)
         # Flat, because Keras's mean would first average each row over its own length.
         return super().update_state(ops.ravel(ops.cast(right, "float32")), ops.ravel(weights))

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from kerastf import compat
+from kerastf.blocks.dropout import Dropout
 from kerastf.config import create_block
 
 
@@ -203,7 +204,7 @@ class RecurrentLayer(keras.layers.Layer):
         if bidirectional:
             self.backwards = Recurrent(cell, reverse=True, dtype=self.dtype_policy, name="backwards")
         self.norm = create_block("norm", norm, name="norm", dtype=self.dtype_policy)
-        self.drop = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def build(self, x_shape):
         self.forwards.build(x_shape)

@@ -64,8 +64,8 @@ class Window(Projected):
             raise ValueError("A window attends to its own sequence; it takes no `context`. Use 'multi_head' for that.")
         super().build(query_shape)
 
-    def scores_of(self, q, k):
-        return functional.dot_scores(q, k, scale=self.sizes[2] ** -0.5)  # (B, H, T, S)
+    def aligned(self, q, k):
+        return q, k, self.sizes[2] ** -0.5
 
     def init_state(self, batch_size, max_length, context=None, context_mask=None):
         return super().init_state(batch_size, min(self.window, max_length), context, context_mask)

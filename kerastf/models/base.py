@@ -1,5 +1,6 @@
 """What every model family shares: configuration, default loss, new heads, generation, saving."""
 
+import contextlib
 import functools
 from typing import Any, ClassVar
 
@@ -7,9 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import checkpoint, compat, config, decoding, registry, replicas, text
+from kerastf import checkpoint, compat, config, decoding, kernels, registry, replicas, text
 from kerastf.errors import ConfigError, InputError
-from kerastf.models import saved
+from kerastf.models import from_features, saved
 
 
 class Model(keras.Model):
@@ -123,7 +124,7 @@ class Model(keras.Model):
         self.head = head
         self.tokenizer = text.from_config(plan.options.get("tokenizer"))
         self.dtype_policy = keras.dtype_policies.get(plan.options["dtype"])
-        self.own_loss = True
+        self.own_loss = self._own_metrics = True
         self._adapted = False  # whether there are LoRA weights
         self.fixed = frozenset(w.path for w in self.weights if not w.trainable)  # those that never train
 
@@ -146,7 +147,7 @@ class Model(keras.Model):
             metrics: Keras metrics; None for the head's, where the loss is the head's too.
             **kwargs: As for `keras.Model.compile`.
         """
-        self.own_loss = loss is None
+        self.own_loss, self._own_metrics = loss is None, metrics is None
         if loss is None:
             loss = self.default_loss()
             if loss is None:
@@ -163,8 +164,12 @@ class Model(keras.Model):
     @functools.wraps(keras.Model.fit)
     def fit(self, x=None, y=None, **kwargs):
         self.check_data(x, y)
+        if self.compiled and self.optimizer is not None and not self.optimizer.built:
+            with self.distribute_strategy.scope() if self.distribute_strategy else contextlib.nullcontext():
+                # Variables that a step makes while it is traced have it traced twice.
+                self.optimizer.build(self.trainable_variables)
         try:
-            with replicas.mended(self):
+            with replicas.mended(self), kernels.one_pass_adam(self.optimizer):
                 return super().fit(x, y, **kwargs)
         except Exception:
             # A step that was traced halfway would refuse good data, too.
@@ -186,6 +191,31 @@ class Model(keras.Model):
         if iterator is not None and self._distribute_strategy is not None:
             data_batch = replicas.specs(iterator)
         super()._maybe_symbolic_build(iterator if data_batch is None else None, data_batch)
+
+    # A step may go from the features to the loss, without the head's logits, which may be larger than all else.
+
+    def train_step(self, *args, **kwargs):
+        with from_features.step(self, args[-1]):
+            return super().train_step(*args, **kwargs)
+
+    def test_step(self, *args, **kwargs):
+        with from_features.step(self, args[-1]):
+            return super().test_step(*args, **kwargs)
+
+    def call(self, inputs, training=None, mask=None):
+        short = from_features.running(self)
+        return short.features(inputs, training) if short else super().call(inputs, training=training, mask=mask)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        short = from_features.running(self)
+        if not short:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        added = (self._aggregate_additional_loss(loss) for loss in self.losses)
+        return sum(added, start=short.loss(y_pred, y, sample_weight))
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        short = from_features.running(self)
+        return super().compute_metrics(x, y, short.chosen if short else y_pred, sample_weight)
 
     def check_data(self, x, y):
         """Raises `InputError` for arrays that the model cannot be trained on; data sets are checked as they come."""

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from kerastf import config, functional, text
+from kerastf.blocks.dropout import Dropout
 from kerastf.blocks.embedding import Segment
 from kerastf.blocks.stack import TransformerLayer
 from kerastf.config import create_block
@@ -95,7 +96,7 @@ class BERT(Model):
             create_block("position", blocks["position"][0], name="position", dtype=dtype) if add_position else None
         )
         embedding_norm = create_block("norm", blocks["norm"][0], name="embedding_norm", dtype=dtype)
-        drop = keras.layers.Dropout(options["dropout"], dtype=dtype, name="drop")
+        drop = Dropout(options["dropout"], dtype=dtype, name="drop")
         layers = [
             TransformerLayer(
                 blocks["attention"][i], feedforward=blocks["feedforward"][i], norm=blocks["norm"][i],

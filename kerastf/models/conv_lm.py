@@ -7,6 +7,7 @@ from keras import ops
 
 from kerastf import config, text
 from kerastf.blocks.convolution import ROOT_HALF, GatedConv, dense
+from kerastf.blocks.dropout import Dropout
 from kerastf.config import create_block
 from kerastf.models.base import Model
 from kerastf.registry import register
@@ -69,7 +70,7 @@ class ConvLM(Model):
         # === Layers ===
         embedding = create_block("embedding", blocks["embedding"][0], name="embedding", dtype=dtype)
         position = create_block("position", blocks["position"][0], name="position", dtype=dtype)
-        drop = keras.layers.Dropout(options["dropout"], dtype=dtype, name="drop")
+        drop = Dropout(options["dropout"], dtype=dtype, name="drop")
         widen = dense(channels, (None, None, dim), dtype, "widen")
         layers = [
             GatedConv(options["kernel_size"], dropout=options["dropout"], dtype=dtype, name=f"layer_{i}")

@@ -7,6 +7,7 @@ from keras import ops
 
 from kerastf import config, text
 from kerastf.blocks.convolution import ROOT_HALF, ConvAttention, GatedConv, dense
+from kerastf.blocks.dropout import Dropout
 from kerastf.config import create_block
 from kerastf.models.encoder_decoder import EncoderDecoder, not_padding
 from kerastf.registry import register
@@ -90,7 +91,7 @@ class ConvS2S(EncoderDecoder):
             create_block("position", blocks["position"][0], name=n, dtype=dtype)
             for n in ("source_position", "position")
         )
-        drop = keras.layers.Dropout(options["dropout"], dtype=dtype, name="drop")
+        drop = Dropout(options["dropout"], dtype=dtype, name="drop")
         encoder_widen, decoder_widen = (
             dense(channels, (None, None, dim), dtype, n) for n in ("encoder_widen", "decoder_widen")
         )

@@ -11,6 +11,7 @@ from keras import ops
 
 from kerastf import config, text
 from kerastf.blocks.bilm import sampling
+from kerastf.blocks.dropout import Dropout
 from kerastf.blocks.mix import ScalarMix
 from kerastf.blocks.recurrent import Recurrent
 from kerastf.config import create_block
@@ -89,7 +90,7 @@ class ELMo(Model):
 
         # === Layers ===
         embedding = create_block("embedding", blocks["embedding"][0], name="embedding", dtype=dtype)
-        drop = keras.layers.Dropout(options["dropout"], dtype=dtype, name="drop")
+        drop = Dropout(options["dropout"], dtype=dtype, name="drop")
         directions = [
             [Recurrent(blocks["cell"][i], reverse=reverse, dtype=dtype, name=f"{side}_{i}") for i in depth]
             for side, reverse in (("forwards", False), ("backwards", True))

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from kerastf import config, text
+from kerastf.blocks.dropout import Dropout
 from kerastf.blocks.stack import TransformerLayer
 from kerastf.config import create_block
 from kerastf.models.base import Model
@@ -84,7 +85,7 @@ class GPT(Model):
         position = (
             create_block("position", blocks["position"][0], name="position", dtype=dtype) if add_position else None
         )
-        drop = keras.layers.Dropout(options["dropout"], dtype=dtype, name="drop")
+        drop = Dropout(options["dropout"], dtype=dtype, name="drop")
         layers = [
             TransformerLayer(
                 blocks["attention"][i], feedforward=blocks["feedforward"][i], norm=blocks["norm"][i],

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from kerastf import config, text
+from kerastf.blocks.dropout import Dropout
 from kerastf.blocks.recurrent import RecurrentLayer
 from kerastf.config import create_block
 from kerastf.errors import InputError
@@ -81,7 +82,7 @@ class RNN(Model):
 
         # === Layers ===
         embedding = create_block("embedding", blocks["embedding"][0], name="embedding", dtype=dtype)
-        drop = keras.layers.Dropout(options["dropout"], dtype=dtype, name="drop")
+        drop = Dropout(options["dropout"], dtype=dtype, name="drop")
         layers = [
             RecurrentLayer(
                 blocks["cell"][i], norm=blocks["norm"][i], bidirectional=options["bidirectional"],

@@ -7,6 +7,7 @@ from keras import ops
 
 from kerastf import config, text
 from kerastf.blocks.decoder import AttentionDecoder
+from kerastf.blocks.dropout import Dropout
 from kerastf.blocks.recurrent import Recurrent
 from kerastf.config import create_block
 from kerastf.models.encoder_decoder import EncoderDecoder, not_padding
@@ -81,7 +82,7 @@ class RecurrentEncoder(keras.layers.Layer):
             ]
             for i, spec in enumerate(cells)
         ]  # fmt: skip
-        self.drop = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def build(self, x_shape):
         for layer in self.runs:
@@ -193,7 +194,7 @@ class Seq2Seq(EncoderDecoder):
         embedding = create_block("embedding", blocks["embedding"][0], name="embedding", dtype=dtype)
         own = {**blocks["embedding"][0], "vocab_size": options["source_vocab_size"]}
         source_embedding = create_block("embedding", own, name="source_embedding", dtype=dtype)
-        drop = keras.layers.Dropout(options["dropout"], dtype=dtype, name="drop")
+        drop = Dropout(options["dropout"], dtype=dtype, name="drop")
         encoder = RecurrentEncoder(
             blocks["cell"], bidirectional=options["bidirectional"], dropout=options["dropout"], dtype=dtype,
             name="encoder",

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from kerastf import config, registry, text
+from kerastf.blocks.dropout import Dropout
 from kerastf.blocks.stack import TransformerLayer
 from kerastf.config import create_block
 from kerastf.models.encoder_decoder import EncoderDecoder, not_padding
@@ -107,7 +108,7 @@ class Transformer(EncoderDecoder):
             create_block("position", blocks["position"][0], name=n, dtype=dtype) if add_position else None
             for n in ("source_position", "position")
         )
-        drop = keras.layers.Dropout(options["dropout"], dtype=dtype, name="drop")
+        drop = Dropout(options["dropout"], dtype=dtype, name="drop")
 
         def layer(i, name, **extra):
             return TransformerLayer(

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from kerastf import config, functional
+from kerastf.blocks.dropout import Dropout
 from kerastf.blocks.embedding import ExtraTokens
 from kerastf.blocks.position import Learned
 from kerastf.blocks.stack import TransformerLayer
@@ -115,7 +116,7 @@ class ViT(Model):
         position = (
             create_block("position", blocks["position"][0], name="position", dtype=dtype) if add_position else None
         )
-        drop = keras.layers.Dropout(options["dropout"], dtype=dtype, name="drop")
+        drop = Dropout(options["dropout"], dtype=dtype, name="drop")
         layers = [
             TransformerLayer(
                 blocks["attention"][i], feedforward=blocks["feedforward"][i], norm=blocks["norm"][i],

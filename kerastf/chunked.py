@@ -1,0 +1,274 @@
+"""What is too large to be written down whole, computed piece by piece, with gradients of their own. For TensorFlow.
+
+Shapes: B batch, T queries, S keys, H heads, D per head, E per value; R queries and Z keys of a piece; N tokens,
+C channels, V vocabulary.
+"""
+
+from typing import NamedTuple
+
+from keras import ops
+
+from kerastf import kernels
+
+# Softmax runs in float32, so this is finite there, and its exponential is exactly zero.
+NEGATIVE = -1e30
+PIECES = 8  # how often a sequence is cut at most
+SHORT = 64  # how many queries a piece has at least
+ROWS = 128  # how many queries are looked at together at most
+KEPT = 512  # up to this length the weights are kept for the gradient; beyond it they are computed again
+LOGITS = 2**24  # how many logits there are at a time: 64 MB
+
+
+class Piece(NamedTuple):
+    """Queries from `start` to `stop`, which see keys from `first` to `last`."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+def pieces_of(length, keys, causal, window, most=None):
+    """Cuts queries into pieces: of at most `most` (None for any number), or multiples of `ROWS`.
+
+    Args:
+        length: How many queries there are.
+        keys: How many keys there are.
+        causal: Whether query `t` sees keys `<= t` only.
+        window: How many positions up to its own a query sees; None for all.
+        most: How many queries a piece may have.
+    """
+    if length <= KEPT and not causal and window is None:
+        return [Piece(0, length, 0, keys)]
+    size = max(SHORT, -(-length // PIECES))
+    size = size if size <= ROWS else -(-size // ROWS) * ROWS
+    size = size if most is None else min(size, most)
+    ends = [*range(size, length, size), length]
+    if ends[-1] - (ends[-2] if len(ends) > 1 else 0) > ROWS:  # a remainder of its own, where the last is no multiple
+        ends = sorted({*ends, length // ROWS * ROWS})
+    pieces = []
+    for start, stop in zip([0, *ends], ends, strict=False):
+        first = 0 if window is None else max(0, start - window + 1)
+        last = stop if causal else keys if window is None else min(keys, stop + window - 1)
+        pieces.append(Piece(start, stop, first, last))
+    return pieces
+
+
+def attention(query, key, value, *, mask=None, bias=None, causal=False, window=None, rate=0.0, seed=None):
+    """Attention over pieces of the queries, each of which looks only at the keys that it may see.
+
+    The weights `(B, H, T, S)` never exist as a whole. Of long sequences none are kept: the gradient computes them anew.
+
+    Args:
+        query: `(B, H, T, D)`, scaled; T and S are known.
+        key: `(B, H, S, D)`.
+        value: `(B, H, S, E)`.
+        mask: Boolean `(B or 1, 1, T or 1, S)`, True = keep, or None.
+        bias: Added to the scores, `(H, T, S)` or `(B, H, T, S)`, or None.
+        causal: Whether query `t` sees keys `<= t` only; T is S then.
+        window: How many positions up to its own a query sees, and without `causal` as many to the other side.
+        rate: Which share of the weights is dropped.
+        seed: Two integers that decide which.
+
+    Returns:
+        `(B, H, T, E)`.
+    """
+    attend = kernels.shared(_attention, causal=causal, window=window, rate=rate)
+    return attend(query, key, value, mask, bias, seed)
+
+
+def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
+    length, keys = query.shape[2], key.shape[2]
+    keep = length <= KEPT
+    pieces = pieces_of(length, keys, causal, window, most=ROWS if bias is not None else None)
+    many = [not keep and piece.stop - piece.start > ROWS for piece in pieces]
+    biases = () if bias is None else (bias if len(bias.shape) == 4 else bias[None],)
+    hidden = None if mask is None else ops.where(mask, 0.0, NEGATIVE)
+
+    def weights_of(q, k, biases, start, piece):
+        """Weights `(B, H, R, Z)` of the queries from `start`, and which of them are not dropped, or None."""
+        scores = ops.cast(kernels.product(q, k, transpose_b=True), "float32")
+        stop = start + q.shape[2]
+        shift = _out_of_sight(start, q.shape[2], piece, causal, window)
+        if hidden is not None:
+            there = hidden if hidden.shape[2] == 1 else hidden[:, :, start:stop]
+            there = there[..., piece.first : piece.last]
+            shift = there if shift is None else shift + there
+        scores = scores if shift is None else scores + shift
+        if biases:
+            scores = scores + ops.cast(biases[0][:, :, start:stop, piece.first : piece.last], "float32")
+        kept = kernels.kept_by_chance(_moved(seed, start), ops.shape(scores), rate) if rate else None
+        return ops.softmax(scores, axis=-1), kept
+
+    def dropped(weights, kept):
+        return weights if kept is None else ops.where(kept, weights / kernels.kept_share(rate), 0.0)
+
+    def forward(q, k, v, biases, start, piece):
+        weights, kept = weights_of(q, k, biases, start, piece)
+        return kernels.product(ops.cast(dropped(weights, kept), v.dtype), v), weights, kept
+
+    def backward(q, k, v, biases, slope, output, start, piece, known=None):
+        """Slopes of queries, keys, values and scores."""
+        weights, kept = known or weights_of(q, k, biases, start, piece)
+        of_value = kernels.product(ops.cast(dropped(weights, kept), v.dtype), slope, transpose_a=True)  # (B, H, Z, E)
+        of_weight = dropped(ops.cast(kernels.product(slope, v, transpose_b=True), "float32"), kept)  # (B, H, R, Z)
+        mean = ops.sum(ops.cast(slope, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
+        of_score = weights * (of_weight - mean)
+        rounded = ops.cast(of_score, q.dtype)
+        return kernels.product(rounded, k), kernels.product(rounded, q, transpose_a=True), of_value, of_score
+
+    def attend_long(q, k, v, piece):
+        """A piece of many rows, some at a time."""
+        rows = _stacked(q)  # (N, B, H, R, D)
+        starts = piece.start + ROWS * ops.arange(rows.shape[0], dtype="int32")
+        return _flat(ops.map(lambda row: forward(row[0], k, v, (), row[1], piece)[0], (rows, starts)))
+
+    def slopes_long(q, k, v, slope, output, piece):
+        rows = [_stacked(x) for x in (q, slope, output)]
+        starts = piece.start + ROWS * ops.arange(rows[0].shape[0], dtype="int32")
+
+        def add(total, row):
+            q, slope, output, start = row
+            of_query, of_key, of_value, _ = backward(q, k, v, (), slope, output, start, piece)
+            return (total[0] + of_key, total[1] + of_value), (of_query,)
+
+        start, shape = (ops.zeros_like(k), ops.zeros_like(v)), (rows[0].shape[1:], q.dtype)
+        (of_key, of_value), (of_query,) = kernels.fold(add, start, (*rows, starts), [shape])
+        return _flat(of_query), of_key, of_value, None
+
+    @ops.custom_gradient
+    def attend(q, k, v, *biases):
+        outputs, known = [], []
+        for piece, long in zip(pieces, many, strict=True):
+            parts = q[:, :, piece.start : piece.stop], *(x[:, :, piece.first : piece.last] for x in (k, v))
+            if long:
+                output, weights = attend_long(*parts, piece), None
+            else:
+                output, *weights = forward(*parts, biases, piece.start, piece)
+            outputs.append(output)
+            known.append(weights if keep else None)
+
+        def gradient(slope):
+            # Tied to the slope from above, or it is found that the weights were there before, and they are kept.
+            q1, k1, v1, *biases1 = kernels.tied((q, k, v, *biases), slope)
+            found = []
+            for piece, long, output, weights in zip(pieces, many, outputs, known, strict=True):
+                parts = q1[:, :, piece.start : piece.stop], *(x[:, :, piece.first : piece.last] for x in (k1, v1))
+                above = slope[:, :, piece.start : piece.stop], output
+                if long:
+                    found.append(slopes_long(*parts, *above, piece))
+                else:
+                    found.append(backward(*parts, biases1, *above, piece.start, piece, weights))
+            of_query, of_key, of_value, of_score = zip(*found, strict=True)
+            ends = [(piece.first, keys - piece.last) for piece in pieces]
+            total = [_joined(of_query), _overlaid(of_key, ends, 2), _overlaid(of_value, ends, 2)]
+            if biases:
+                of_bias = _joined([ops.pad(s, [[0, 0]] * 3 + [end]) for s, end in zip(of_score, ends, strict=True)])
+                alike = [n for n in (0, 1) if biases[0].shape[n] == 1]
+                total.append(ops.cast(ops.sum(of_bias, axis=alike, keepdims=True) if alike else of_bias, bias.dtype))
+            return tuple(total)
+
+        return _joined(outputs), gradient
+
+    return attend(query, key, value, *biases)
+
+
+def cross_entropy(features, matrix, shift, labels, weights):
+    """The sum of weighted cross-entropies of `x = features matrix^T + shift`, without all of `x` at a time.
+
+    `sum_n w_n (log(sum_v exp(x_nv)) - x_n,label_n)`. The gradient is found together with it, from the same logits.
+
+    Args:
+        features: `(N, C)`.
+        matrix: `(V, C)`.
+        shift: `(V,)`, or None.
+        labels: Integers `(N,)` in `[0, V)`.
+        weights: Float32 `(N,)`. No gradient flows through them.
+
+    Returns:
+        The sum, and the likeliest class of each row, `(N,)`.
+    """
+    count = features.shape[0]
+    rows = max(1, LOGITS // matrix.shape[0])
+    rows = rows if count is None else min(rows, -(-count // -(-count // rows)))
+    shifts = () if shift is None else (shift,)
+
+    def of_some(f, m, shifts, labels, weights):
+        logits = ops.cast(kernels.product(f, m, transpose_b=True), "float32")
+        logits = logits + ops.cast(shifts[0], "float32") if shifts else logits
+        losses, slopes, chosen = kernels.cross_entropies(logits, labels)
+        slopes = slopes * weights[:, None]
+        rounded = ops.cast(slopes, f.dtype)
+        of_matrix = ops.cast(kernels.product(rounded, f, transpose_a=True), m.dtype)
+        of_shift = tuple(ops.cast(ops.sum(slopes, axis=0), s.dtype) for s in shifts)
+        return (ops.sum(losses * weights), of_matrix, *of_shift), (kernels.product(rounded, m), chosen)
+
+    @ops.custom_gradient
+    def total(f, m, *shifts):
+        if rows == count:
+            (loss, *slopes), (of_features, chosen) = of_some(f, m, shifts, labels, weights)
+        else:
+            missing = -ops.shape(f)[0] % rows
+            given = [
+                ops.reshape(ops.pad(x, [[0, missing]] + [[0, 0]] * (len(x.shape) - 1)), (-1, rows, *x.shape[1:]))
+                for x in (f, labels, weights)
+            ]
+
+            def add(carried, row):
+                found, outputs = of_some(row[0], m, shifts, *row[1:])
+                return tuple(a + b for a, b in zip(carried, found, strict=True)), outputs
+
+            start = (ops.zeros(()), ops.zeros_like(m), *(ops.zeros_like(s) for s in shifts))
+            shapes = [((rows, f.shape[1]), f.dtype), ((rows,), "int32")]
+            (loss, *slopes), outputs = kernels.fold(add, start, given, shapes)
+            of_features, chosen = (ops.reshape(x, (-1, *x.shape[2:]))[: ops.shape(f)[0]] for x in outputs)
+
+        def gradient(above, _):
+            return tuple(slope * ops.cast(above, slope.dtype) for slope in (of_features, *slopes))
+
+        return (loss, chosen), gradient
+
+    return total(features, matrix, *shifts)
+
+
+def _out_of_sight(start, count, piece, causal, window):
+    """What hides keys by their position from `count` queries: `(R, Z)`, or None where all are seen."""
+    alone = isinstance(start, int) and start + count - 1 == piece.start and piece.last == start + 1
+    if (not causal and window is None) or alone:
+        return None
+    distance = (start + ops.arange(count))[:, None] - ops.arange(piece.first, piece.last)[None]
+    seen = distance >= 0 if causal else ops.ones_like(distance, dtype="bool")
+    if window is not None:
+        seen = ops.logical_and(seen, ops.abs(distance) < window)
+    return ops.where(seen, 0.0, NEGATIVE)
+
+
+def _moved(seed, start):
+    """Another seed for each piece."""
+    return ops.cast(seed, "int32") + ops.stack([ops.cast(7_919 * start, "int32"), 0])
+
+
+def _joined(parts):
+    return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=2)
+
+
+def _overlaid(parts, ends, axis):
+    """The sum of parts that stand at different places of an axis."""
+    total = None
+    for part, end in zip(parts, ends, strict=True):
+        padding = [list(end) if n == axis else [0, 0] for n in range(len(part.shape))]
+        whole = ops.pad(part, padding) if any(end) else part
+        total = whole if total is None else total + whole
+    return total
+
+
+def _stacked(x):
+    """`(B, H, N R, D)` to `(N, B, H, R, D)`."""
+    shape = ops.shape(x)
+    return ops.transpose(ops.reshape(x, (*shape[:2], x.shape[2] // ROWS, ROWS, shape[3])), (2, 0, 1, 3, 4))
+
+
+def _flat(x):
+    """`(N, B, H, R, D)` to `(B, H, N R, D)`."""
+    shape = ops.shape(x)
+    return ops.reshape(ops.transpose(x, (1, 2, 0, 3, 4)), (shape[1], shape[2], x.shape[0] * ROWS, shape[4]))

@@ -1,0 +1,225 @@
+"""The backends' own kernels where they do in one pass what `keras.ops` does in many, each with its reason.
+
+Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E per value; N rows, V classes.
+"""
+
+import contextlib
+import functools
+
+import keras
+from keras import ops
+
+
+def product(a, b, *, transpose_a=False, transpose_b=False):
+    """`a @ b`, with the last two axes of either transposed first where asked for. `b` may be a plain matrix.
+
+    Why: outside a graph TensorFlow writes a transposed matrix down first, which for the tied head of GPT-2 takes four
+    times as long as the product, and as much memory as the embedding.
+    """
+    if keras.backend.backend() != "tensorflow" or keras.backend.is_keras_tensor(a):
+        a = ops.swapaxes(a, -1, -2) if transpose_a else a
+        return ops.matmul(a, ops.swapaxes(b, -1, -2) if transpose_b else b)
+    import tensorflow as tf
+
+    if len(b.shape) > 2 or len(a.shape) == 2:
+        return tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+    rows = tf.matmul(ops.reshape(a, (-1, a.shape[-1])), b, transpose_b=transpose_b)
+    return ops.reshape(rows, (*ops.shape(a)[:-1], b.shape[0 if transpose_b else 1]))
+
+
+def tied(tensors, other):
+    """The tensors, to be had only when `other` is there. TensorFlow only.
+
+    Why: what a gradient computes again from tied tensors is not merged with what the forward pass computed.
+    """
+    import tensorflow as tf
+
+    with tf.control_dependencies([other]):
+        return [tf.identity(t) for t in tensors]
+
+
+def fold(function, initial, rows, shapes):
+    """`ops.scan` with outputs of any shape: `function(total, row) -> (total, outputs)`. TensorFlow only.
+
+    Why: Keras's own wants outputs shaped like the carried tensors.
+
+    Args:
+        function: Takes a tuple of carried tensors, and a tuple of one row each; returns two such tuples.
+        initial: What is carried at first.
+        rows: Tensors, cut along their first axis.
+        shapes: Shape and dtype of each output.
+    """
+    import tensorflow as tf
+
+    count = ops.shape(rows[0])[0]
+
+    def advance(i, total, arrays):
+        total, outputs = function(total, tuple(row[i] for row in rows))
+        return i + 1, total, tuple(array.write(i, x) for array, x in zip(arrays, outputs, strict=True))
+
+    arrays = tuple(tf.TensorArray(dtype, count, element_shape=shape) for shape, dtype in shapes)
+    start = (tf.constant(0), initial, arrays)
+    _, total, arrays = tf.while_loop(lambda i, *_: i < count, advance, start, parallel_iterations=1)
+    return total, tuple(array.stack() for array in arrays)
+
+
+def flash(query, key, value, mask, bias, causal, rate):
+    """Attention by the backend's own fused kernel, on JAX with a GPU and on PyTorch; None where it cannot serve.
+
+    Why: Keras's function has no dropout on PyTorch, and falls back to a slow form without a word on JAX.
+
+    Args:
+        query: `(B, T, H, D)`, scaled.
+        key, value: `(B, S, K, D)`, `(B, S, K, E)`.
+        mask: Boolean `(B or 1, 1, T or 1, S)`, or None.
+        bias: `(H, T, S)` or `(B, H, T, S)`, or None.
+        causal: Whether query `t` sees keys `<= t` only.
+        rate: Which share of the weights is dropped.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        half = keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")
+        if rate or bias is not None or jax.default_backend() != "gpu" or not half or query.shape[-1] > 128:
+            return None
+        return jax.nn.dot_product_attention(
+            query, key, value, mask=mask, scale=1.0, is_causal=causal, implementation="cudnn"
+        )
+    import torch
+
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    if mask is not None or bias is not None:
+        joined = torch.zeros((), dtype=query.dtype, device=query.device)
+        joined = joined if bias is None else (bias[None] if bias.ndim == 3 else bias).to(query.dtype)
+        if causal:
+            seen = torch.ones((query.shape[2], key.shape[2]), dtype=torch.bool, device=query.device).tril()
+            mask = seen if mask is None else mask & seen
+        mask = joined if mask is None else torch.where(mask, joined, -1e30)
+        causal = False
+    mean = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=rate, is_causal=causal, scale=1.0,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
+    return mean.transpose(1, 2)
+
+
+def next_seed(generator):
+    """The next two integers of a `keras.random.SeedGenerator`, as signed ones. TensorFlow only."""
+    return ops.cast(generator.next(), "int32")
+
+
+LANE = 16  # bits that decide about one number; 2^-16 is as near as a rate is met
+
+
+def kept_share(rate):
+    """The share that `kept_by_chance` keeps: `1 - rate`, to 2^-16 on TensorFlow."""
+    return 1 - rate if keras.backend.backend() != "tensorflow" else 1 - round(rate * 2**LANE) / 2**LANE
+
+
+def kept_by_chance(seed, shape, rate):
+    """A boolean tensor, False for a share of `rate`, by a seed of two integers.
+
+    Why: on TensorFlow, random bits are what dropout costs most. A number of 32 bits decides twice here.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return keras.random.uniform(shape, seed=seed) >= rate
+    import tensorflow as tf
+
+    shape = tf.convert_to_tensor(shape, "int32")
+    count = tf.reduce_prod(shape)
+    lanes = 32 // LANE
+    bits = tf.random.stateless_uniform([(count + lanes - 1) // lanes], seed, minval=None, maxval=None, dtype="uint32")
+    numbers = tf.reshape(tf.bitcast(bits, "uint16"), [-1])[:count]
+    return tf.reshape(numbers >= tf.constant(round(rate * 2**LANE), "uint16"), shape)
+
+
+def cross_entropies(logits, labels):
+    """Of logits `(N, V)` and integer labels: cross-entropies `(N,)`, gradients `(N, V)`, likeliest classes `(N,)`.
+
+    Why: one kernel of TensorFlow finds the first two; the gradient that it would find later needs the logits until
+    then. Keras's argmax looks for negative zeros first, five passes over the logits. TensorFlow only.
+    """
+    import tensorflow as tf
+
+    losses, slopes = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
+    return losses, slopes, tf.argmax(logits, axis=-1, output_type="int32")
+
+
+@contextlib.contextmanager
+def one_pass_adam(optimizer):
+    """Within the block, Adam and AdamW update a variable of float32 in one pass. On TensorFlow with one replica.
+
+    Why: Keras writes a dozen tensors as large as the variable down on the way, a quarter of a step of GPT-2.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if (
+        keras.backend.backend() != "tensorflow"
+        or type(inner) not in (keras.optimizers.Adam, keras.optimizers.AdamW)
+        or inner.amsgrad
+    ):
+        yield
+        return
+    import tensorflow as tf
+
+    by_steps, decay_by_steps = inner._backend_update_step, inner._apply_weight_decay
+
+    def fits(variables, gradients=()):
+        return (
+            tf.distribute.get_strategy().num_replicas_in_sync == 1
+            and all(v.dtype == "float32" for v in variables)
+            and not any(isinstance(g, tf.IndexedSlices) for g in gradients)
+        )
+
+    def update(gradients, variables, learning_rate):
+        if not fits(variables, gradients):
+            return by_steps(gradients, variables, learning_rate)
+        step = tf.cast(inner.iterations.value + 1, "float32")
+        shared = {
+            "beta1_power": tf.pow(inner.beta_1, step), "beta2_power": tf.pow(inner.beta_2, step),
+            "lr": tf.cast(learning_rate, "float32"), "beta1": tf.constant(inner.beta_1),
+            "beta2": tf.constant(inner.beta_2), "epsilon": tf.constant(inner.epsilon),
+        }  # fmt: skip
+        for gradient, variable in zip(gradients, variables, strict=True):
+            number = inner._get_variable_index(variable)
+            held = variable, inner._momentums[number], inner._velocities[number]
+            var, m, v = (x.value.handle for x in held)
+            tf.raw_ops.ResourceApplyAdam(var=var, m=m, v=v, grad=gradient, **shared)
+
+    def decay(variables):
+        if inner.weight_decay is None or not fits(variables):
+            return decay_by_steps(variables)
+        share = tf.cast(inner.learning_rate, "float32") * inner.weight_decay
+        for variable in variables:
+            if inner._use_weight_decay(variable):
+                variable.value.assign_sub(variable.value * share)
+
+    try:
+        object.__setattr__(inner, "_backend_update_step", update)  # a plain assignment would be tracked by Keras
+        object.__setattr__(inner, "_apply_weight_decay", decay)
+        yield
+    finally:
+        del inner._backend_update_step, inner._apply_weight_decay
+
+
+@functools.cache
+def shared(function, **settings):
+    """A function of tensors that is traced once for all its calls with the same shapes and settings, on TensorFlow.
+
+    Why: the layers of a model are alike, and to trace their operations again for each takes most of the time until the
+    first step.
+
+    Args:
+        function: Takes tensors, or None, by position, and the settings by name.
+        **settings: What is not a tensor; hashable.
+    """
+    bound = functools.partial(function, **settings)
+    if keras.backend.backend() != "tensorflow":
+        return bound
+    import tensorflow as tf
+
+    traced = tf.function(bound, autograph=False, reduce_retracing=False)
+
+    def call(*tensors):
+        return traced(*tensors) if tf.inside_function() else bound(*tensors)
+
+    return call

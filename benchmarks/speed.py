@@ -71,11 +71,10 @@ class Race:
             self._one_after_the_other()
         else:
             self._side_by_side()
-        tokens = self.case["tokens"]
         return {
             "case": {k: v for k, v in self.case.items() if k not in ("contestants", "only")},
             "rounds": len(self.rounds), "repeated": self.repeated, "stolen": self.shares, "missing": self.missing,
-            "metrics": report.summarize(self.rounds, tokens),
+            "metrics": report.summarize(self.rounds, self.case["tokens"]),
         }  # fmt: skip
 
     def _fresh(self, name):
@@ -207,7 +206,9 @@ def main():
         if not names:
             note(f"{name}: nobody of those asked for can take part")
             continue
-        sizes = {**case["sizes"], **({"num_layers": options.layers} if options.layers else {})}
+        sizes = dict(case["sizes"])
+        if options.layers and "num_layers" in sizes:
+            sizes["num_layers"] = options.layers
         case = {**case, "sizes": sizes, "steps": options.steps or case["steps"]}
         results[name] = Race(name, case, names, options).result()
         print(report.table(name, results[name]), flush=True)

@@ -28,7 +28,7 @@ BAHDANAU = {"dim": 256, "units": 256, "vocab_size": 5000, "max_length": 16}
 
 
 def _case(kind, family, sizes, batch, length, steps, contestants, **more):
-    tokens = batch * more.get("new", 1 if family == "vit" else length)  # of a step; images of ViT
+    tokens = batch * more.get("new", length)  # of one step or call
     base = {"dropout": 0.1, "dtype": "float32", "gpu": False, "only": None, "tokens": tokens}
     return {
         **base, "kind": kind, "family": family, "sizes": sizes, "batch": batch, "length": length, "steps": steps,

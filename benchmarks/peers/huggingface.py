@@ -62,7 +62,9 @@ def _encoder_sizes(sizes, dropout):
 def _bert(sizes, dropout):
     from transformers import BertConfig, BertForMaskedLM
 
-    config = BertConfig(sizes["vocab_size"], max_position_embeddings=512, **_encoder_sizes(sizes, dropout))
+    config = BertConfig(
+        vocab_size=sizes["vocab_size"], max_position_embeddings=sizes["max_length"], **_encoder_sizes(sizes, dropout)
+    )  # fmt: skip
 
     def loss(model, batch):
         """Scores every position; those that are not masked do not count."""

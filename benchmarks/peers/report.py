@@ -120,14 +120,16 @@ def draw(path, results):
         label = CONTESTANTS[peer]["label"]
         axes.barh(at, ratio["median"], 0.85, xerr=reach, color=colours[peer], ecolor="0.3", label=label)
         mark = "" if ours == OURS[0] else "  (kerastf on JAX)"
-        axes.text(max(ratio["high"], ratio["median"]), at, f" {ratio['median']:.2f}{mark}", va="center", fontsize=8)
+        text = axes.text(ratio["high"], at, f" {ratio['median']:.2f}{mark}", va="center", fontsize=8)
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # the line at 1 may run behind it
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_yticks([sum(at) / len(at) for at in ticks.values()], list(ticks))
     axes.invert_yaxis()
     axes.set_xlabel("kerastf / peer: below 1, kerastf needs less")
     axes.margins(x=0.12)
+    order = [c["label"] for c in CONTESTANTS.values()]
     handles, labels = axes.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
+    unique = dict(sorted(zip(labels, handles, strict=True), key=lambda pair: order.index(pair[0])))
     figure.legend(unique.values(), unique.keys(), loc="outside upper center", ncols=4, frameon=False, fontsize=8)
     figure.savefig(path)
     pyplot.close(figure)

@@ -19,6 +19,7 @@ memory    highest resident memory of a process that trains; `growth` is what cam
 """
 
 import argparse
+import signal
 import sys
 import time
 
@@ -79,6 +80,7 @@ class Race:
 
     def _fresh(self, name):
         """Metrics of a process that is started for them."""
+        note(f"{self.name}: {name} starts")
         contestant = Contestant(name, self.case, self.options.timeout)
         try:
             found = contestant.answer()
@@ -220,6 +222,7 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stop ends the contestants, too
     try:
         main()
     except KeyboardInterrupt:

@@ -1,0 +1,50 @@
+"""Training with `fit`, for every contestant that is a Keras model."""
+
+import keras
+import tensorflow as tf
+
+from peers import data
+
+if keras.backend.backend() != "tensorflow":
+    tf.config.set_visible_devices([], "GPU")  # it only feeds data here, and must not take the memory
+
+
+class Training:
+    """Runs `fit` of a compiled model.
+
+    Args:
+        model: The model.
+        case: The case.
+        pair: Turns the arrays of the case into what the model takes and what it is to predict.
+    """
+
+    def __init__(self, model, case, pair):
+        self.model, self.case, self.pair = model, case, pair
+        self.feeds = {}
+
+    def build_optimizer(self):
+        """Makes the optimizer's variables, which otherwise the first step does."""
+        self.model.optimizer.build(self.model.trainable_variables)
+
+    def run(self, steps):
+        """So many steps: one epoch of `fit`, as a user runs it."""
+        if steps not in self.feeds:
+            # With the autotuner on, the end of a short epoch waits for its next tick.
+            options = tf.data.Options()
+            options.autotune.enabled = False
+            feed = tf.data.Dataset.from_tensor_slices(self.pair(data.arrays(self.case, steps)))
+            feed = feed.batch(self.case["batch"], drop_remainder=True).with_options(options)
+            self.feeds[steps] = feed
+        self.model.fit(self.feeds[steps], verbose=0)
+
+
+class Writing:
+    """Runs generation: `write()` makes all new tokens and gives them back as an array."""
+
+    def __init__(self, write):
+        self.write = write
+
+    def run(self, steps):
+        """So many calls."""
+        for _ in range(steps):
+            self.write()

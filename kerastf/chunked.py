@@ -98,7 +98,7 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
         if biases:
             scores = scores + ops.cast(biases[0][:, :, start:stop, piece.first : piece.last], "float32")
         kept = kernels.kept_by_chance(_moved(seed, start), ops.shape(scores), rate) if rate else None
-        return ops.softmax(scores, axis=-1), kept
+        return softmax(scores), kept
 
     def dropped(weights, kept):
         return weights if kept is None else ops.where(kept, weights / kernels.kept_share(rate), 0.0)
@@ -171,6 +171,11 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
         return _joined(outputs), gradient
 
     return attend(query, key, value, *biases)
+
+
+def softmax(scores):
+    """Softmax over the last axis. One key has all the weight; Keras warns of a softmax over one."""
+    return ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
 
 def cross_entropy(features, matrix, shift, labels, weights):

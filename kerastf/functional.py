@@ -96,9 +96,7 @@ def weigh(scores, mask=None, bias=None):
         weights = weights + ops.cast(bias, "float32")
     if mask is not None:
         weights = ops.where(mask, weights, NEGATIVE)
-    if weights.shape[-1] == 1:  # one key has all the weight; Keras warns of a softmax over one
-        return ops.ones_like(weights)
-    return ops.softmax(weights, axis=-1)  # (B, H, T, S)
+    return chunked.softmax(weights)  # (B, H, T, S)
 
 
 def mean_by(weights, value):

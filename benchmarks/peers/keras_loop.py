@@ -1,12 +1,8 @@
 """Training with `fit`, for every contestant that is a Keras model."""
 
 import keras
-import tensorflow as tf
 
 from peers import data
-
-if keras.backend.backend() != "tensorflow":
-    tf.config.set_visible_devices([], "GPU")  # it only feeds data here, and must not take the memory
 
 
 class Training:
@@ -29,13 +25,19 @@ class Training:
     def run(self, steps):
         """So many steps: one epoch of `fit`, as a user runs it."""
         if steps not in self.feeds:
-            # With the autotuner on, the end of a short epoch waits for its next tick.
-            options = tf.data.Options()
-            options.autotune.enabled = False
-            feed = tf.data.Dataset.from_tensor_slices(self.pair(data.arrays(self.case, steps)))
-            feed = feed.batch(self.case["batch"], drop_remainder=True).with_options(options)
-            self.feeds[steps] = feed
-        self.model.fit(self.feeds[steps], verbose=0)
+            self.feeds[steps] = _feed(self.pair(data.arrays(self.case, steps)), self.case["batch"])
+        self.model.fit(**self.feeds[steps], verbose=0)
+
+
+def _feed(pair, batch):
+    """What `fit` is given: a data set on TensorFlow, arrays elsewhere."""
+    if keras.backend.backend() != "tensorflow":
+        return {"x": pair[0], "y": pair[1], "batch_size": batch, "shuffle": False}
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False  # with the autotuner on, the end of a short epoch waits for its next tick
+    return {"x": tf.data.Dataset.from_tensor_slices(pair).batch(batch, drop_remainder=True).with_options(options)}
 
 
 class Writing:

@@ -81,7 +81,9 @@ def dot_scores(query, key, *, scale=1.0):
 def additive_scores(query, key, vector):
     """`v tanh(q + k)` for one head: queries `(B, T, 1, D)`, keys `(B, S, 1, D)`, vector `(D,)`: `(B, 1, T, S)`."""
     total = ops.tanh(ops.expand_dims(query[:, :, 0], 2) + ops.expand_dims(key[:, :, 0], 1))  # (B, T, S, D)
-    return ops.expand_dims(ops.sum(total * vector, axis=-1), 1)  # (B, 1, T, S)
+    # As a product of two matrices: a sum over `total * vector` would write that down, and twice more going back.
+    scores = ops.matmul(ops.reshape(total, (-1, total.shape[-1])), vector[:, None])  # (B T S, 1)
+    return ops.reshape(scores, (-1, 1, *ops.shape(total)[1:3]))  # (B, 1, T, S)
 
 
 def _share(x, times):

@@ -6,7 +6,9 @@ import pytest
 from keras import ops
 
 import kerastf
-from kerastf import registry
+from kerastf import compat, registry
+from kerastf.blocks.cell import GRU
+from kerastf.blocks.decoder import AttentionDecoder
 from kerastf.errors import ConfigError
 from kerastf.testing import check_model
 from kerastf.testing.subjects import shake
@@ -80,6 +82,92 @@ def test_the_decoder_by_hand(feeding):
         want.append(matrix @ np.tanh(np.concatenate([s, c]) @ w["mix/kernel"] + w["mix/bias"]))
     got = numpy(model({"source": ops.array(SOURCE[:1]), "target": ops.array(TARGET[:1])}))[0]
     np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def a_cell_that_scales_its_input():
+    """A cell whose `project` is not linear in the way of ours: none of it can be taken out of the loop."""
+
+    @kerastf.register("cell", "scaled")
+    class Scaled(GRU):
+        def __init__(self, units: int, **kwargs):
+            super().__init__(units, **kwargs)
+
+        def project(self, x):
+            return super().project(ops.normalize(x, axis=-1))
+
+    return "scaled"
+
+
+def a_cell_with_call_only():
+    @kerastf.register("cell", "keras_gru")
+    class Cell(keras.layers.GRUCell):
+        def __init__(self, units: int, **kwargs):
+            super().__init__(units, **kwargs)
+
+        def get_config(self):
+            return {"name": self.name, "dtype": self.dtype, "units": self.units}
+
+    return "keras_gru"
+
+
+DECODERS = [
+    *[((cell,), "bahdanau", (2, 3, 4)) for cell in ("simple", "lstm", "gru")],
+    *[(("gru",), attention, (3, 2, 5)) for attention in ATTENTIONS],
+    (("lstm", "gru"), "bahdanau", (1, 4, 2)),
+    (("gru",), "luong", (2, 1, 1)),
+    ((a_cell_that_scales_its_input, "gru"), "bahdanau", (2, 3, 4)),
+    ((a_cell_with_call_only,), "bahdanau", (2, 3, 4)),
+]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("cells, attention, sizes", DECODERS)
+def test_the_loop_equals_single_steps(cells, attention, sizes, masked):
+    """What is taken out of the loop over time changes neither outputs nor gradients: `step` takes nothing out."""
+    rows, target, source = sizes
+    specs = [{"name": c() if callable(c) else c, "units": 6} for c in cells]
+    heads = {"num_heads": 2} if attention in ("multi_head", "cosine", "linear_attention/linear") else {}
+    decoder = AttentionDecoder(specs, {"name": attention, **heads}, dim=5)
+    rng = np.random.default_rng(0)
+    x, context = (rng.normal(size=(rows, n, c)).astype("float32") for n, c in ((target, 5), (source, 6)))
+    states = [rng.normal(size=(rows, n)).astype("float32") for n in decoder.state_sizes[:-1]]
+    mask = np.arange(source) < rng.integers(1, source + 1, (rows, 1)) if masked else None
+    inputs = [keras.Variable(a) for a in (x, context, *states)]
+    decoder.build(x.shape, context.shape)
+    shake(decoder, 1)
+
+    def whole():
+        x, context, *states = (v.value for v in inputs)
+        return decoder(x, context, states, context_mask=mask)
+
+    def steps():
+        x, context, *states = (v.value for v in inputs)
+        return decoder.step(x, decoder.init_state(context, states, mask))[0]
+
+    np.testing.assert_allclose(numpy(whole()), numpy(steps()), atol=1e-5)
+    slope = rng.normal(size=(rows, target, 5)).astype("float32")
+    variables = [*decoder.trainable_variables, *inputs]
+    for got, want, v in zip(
+        *(compat.gradients(lambda f=f: ops.sum(f() * slope), variables) for f in (whole, steps)), variables, strict=True
+    ):
+        if want is None:  # without attention a context's keys count for nothing
+            assert got is None or not np.any(got), v.path
+        else:
+            np.testing.assert_allclose(got, want, atol=1e-5, err_msg=v.path)
+
+
+@pytest.mark.parametrize("name", ["simple", "lstm", "gru"])
+def test_two_halves_of_an_input(name):
+    cell = kerastf.create_block("cell", name, units=4)
+    cell.build((None, 7))
+    shake(cell, 1)
+    x, c = (np.random.default_rng(n).normal(size=(2, 3, n)).astype("float32") for n in (5, 2))
+    first, second = cell.halves(5)
+    want = numpy(cell.project(np.concatenate([x, c], axis=-1)))
+    np.testing.assert_allclose(numpy(first(x) + second(c)), want, atol=1e-6)
+    scaled = kerastf.create_block("cell", a_cell_that_scales_its_input(), units=4)
+    scaled.build((None, 7))
+    assert scaled.halves(5) is None
 
 
 def training_logits(model, target, seed=0):

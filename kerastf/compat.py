@@ -299,6 +299,17 @@ def settle(model):
         model.jax_state_sync()
 
 
+def build_optimizer(model):
+    """Makes the variables of a compiled model's optimizer, as the first step of `fit` would.
+
+    Why: on TensorFlow, a step that makes variables while it is traced is traced twice.
+    """
+    if keras.backend.backend() == "tensorflow" and model.compiled and model.optimizer is not None:
+        with model.distribute_strategy.scope():
+            if not model.optimizer.built:
+                model.optimizer.build(model.trainable_variables)
+
+
 def build_metrics(model, batch):
     """Makes the variables of the metrics, as the first step of `fit` would.
 

@@ -1,5 +1,7 @@
 """KerasHub's programs, without preprocessors: they are given tokens."""
 
+import functools
+
 import keras
 import keras_hub
 import numpy as np
@@ -20,7 +22,9 @@ def create(case, settings):
         # Its own default counts accuracy.
         options["metrics" if case["family"] == "vit" else "weighted_metrics"] = None
     model.compile(**options)
-    return Training(model, case, pair)
+    # Its own `fit` wants TensorFlow for what comes before the model, which is nothing here.
+    fit = None if keras.backend.backend() == "tensorflow" else functools.partial(keras.Model.fit, model)
+    return Training(model, case, pair, fit)
 
 
 def _writer(model, case):

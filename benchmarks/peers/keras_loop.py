@@ -12,10 +12,11 @@ class Training:
         model: The model.
         case: The case.
         pair: Turns the arrays of the case into what the model takes and what it is to predict.
+        fit: Runs an epoch; None for the model's own `fit`.
     """
 
-    def __init__(self, model, case, pair):
-        self.model, self.case, self.pair = model, case, pair
+    def __init__(self, model, case, pair, fit=None):
+        self.model, self.case, self.pair, self.fit = model, case, pair, fit or model.fit
         self.feeds = {}
 
     def build_optimizer(self):
@@ -26,7 +27,7 @@ class Training:
         """So many steps: one epoch of `fit`, as a user runs it."""
         if steps not in self.feeds:
             self.feeds[steps] = _feed(self.pair(data.arrays(self.case, steps)), self.case["batch"])
-        self.model.fit(**self.feeds[steps], verbose=0)
+        self.fit(**self.feeds[steps], verbose=0)
 
 
 def _feed(pair, batch):

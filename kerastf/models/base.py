@@ -1,6 +1,5 @@
 """What every model family shares: configuration, default loss, new heads, generation, saving."""
 
-import contextlib
 import functools
 from typing import Any, ClassVar
 
@@ -164,10 +163,7 @@ class Model(keras.Model):
     @functools.wraps(keras.Model.fit)
     def fit(self, x=None, y=None, **kwargs):
         self.check_data(x, y)
-        if self.compiled and self.optimizer is not None and not self.optimizer.built:
-            with self.distribute_strategy.scope() if self.distribute_strategy else contextlib.nullcontext():
-                # Variables that a step makes while it is traced have it traced twice.
-                self.optimizer.build(self.trainable_variables)
+        compat.build_optimizer(self)
         try:
             with replicas.mended(self), kernels.one_pass_adam(self.optimizer):
                 return super().fit(x, y, **kwargs)

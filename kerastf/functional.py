@@ -73,9 +73,18 @@ def join_masks(*masks):
 def dot_scores(query, key, *, scale=1.0):
     """`scale * q k` for queries `(B, T, H, D)` and keys `(B, S, K, D)`, H a multiple of K: `(B, H, T, S)`."""
     heads, shared = query.shape[2], key.shape[2]
+    if _one_by_one(query):
+        query = ops.reshape(query * scale, (-1, 1, shared, heads // shared, query.shape[3]))  # (B, 1, K, H/K, D)
+        scores = ops.sum(query * ops.expand_dims(key, 3), axis=-1)  # (B, S, K, H/K)
+        return ops.reshape(ops.transpose(scores, (0, 2, 3, 1)), (-1, heads, 1, key.shape[1]))  # (B, H, 1, S)
     query = ops.transpose(query * scale, (0, 2, 1, 3))  # (B, H, T, D)
     key = ops.transpose(key, (0, 2, 3, 1))  # (B, K, D, S)
     return ops.matmul(query, _share(key, heads // shared))  # (B, H, T, S)
+
+
+def _one_by_one(query):
+    """Whether products are written as sums: of one query, in a loop that XLA compiles, so that no key is moved."""
+    return query.shape[1] == 1 and query.shape[0] is not None and keras.backend.backend() != "torch"
 
 
 def additive_scores(query, key, vector):
@@ -103,6 +112,12 @@ def weigh(scores, mask=None, bias=None):
 
 def mean_by(weights, value):
     """The mean of values `(B, S, K, E)` under weights `(B, H, T, S)`: `(B, T, H, E)`."""
+    heads, shared = weights.shape[1], value.shape[2]
+    if _one_by_one(ops.transpose(weights, (0, 2, 1, 3))):
+        shape = (-1, shared, heads // shared, value.shape[1])
+        weights = ops.transpose(ops.reshape(ops.cast(weights, value.dtype), shape), (0, 3, 1, 2))  # (B, S, K, H/K)
+        mean = ops.sum(ops.expand_dims(weights, -1) * ops.expand_dims(value, 3), axis=1)  # (B, K, H/K, E)
+        return ops.reshape(mean, (-1, 1, heads, value.shape[3]))  # (B, 1, H, E)
     value = ops.transpose(value, (0, 2, 1, 3))  # (B, K, S, E)
     mean = ops.matmul(ops.cast(weights, value.dtype), _share(value, weights.shape[1] // value.shape[1]))  # (B, H, T, E)
     return ops.transpose(mean, (0, 2, 1, 3))  # (B, T, H, E)

@@ -79,9 +79,14 @@ def flash(query, key, value, mask, bias, causal, rate):
     if keras.backend.backend() == "jax":
         import jax
 
+        length, keys, width = query.shape[1], key.shape[1], query.shape[-1]
         half = keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")
-        if rate or bias is not None or jax.default_backend() != "gpu" or not half or query.shape[-1] > 128:
+        fits = half and width % 8 == 0 and width <= 128 and length % 2 == 0 and keys % 2 == 0
+        more = rate or bias is not None or (causal and mask is not None)
+        if more or not fits or jax.default_backend() != "gpu":
             return None
+        if mask is not None:  # the kernel takes no mask of keys alone
+            mask = ops.broadcast_to(mask, (query.shape[0], 1, length, keys))
         return jax.nn.dot_product_attention(
             query, key, value, mask=mask, scale=1.0, is_causal=causal, implementation="cudnn"
         )
@@ -112,17 +117,15 @@ LANE = 16  # bits that decide about one number; 2^-16 is as near as a rate is me
 
 
 def kept_share(rate):
-    """The share that `kept_by_chance` keeps: `1 - rate`, to 2^-16 on TensorFlow."""
-    return 1 - rate if keras.backend.backend() != "tensorflow" else 1 - round(rate * 2**LANE) / 2**LANE
+    """The share that `kept_by_chance` keeps: `1 - rate`, to 2^-16."""
+    return 1 - round(rate * 2**LANE) / 2**LANE
 
 
 def kept_by_chance(seed, shape, rate):
-    """A boolean tensor, False for a share of `rate`, by a seed of two integers.
+    """A boolean tensor, False for a share of `rate`, by a seed of two integers. TensorFlow only.
 
-    Why: on TensorFlow, random bits are what dropout costs most. A number of 32 bits decides twice here.
+    Why: random bits are what dropout costs most. A number of 32 bits decides twice here.
     """
-    if keras.backend.backend() != "tensorflow":
-        return keras.random.uniform(shape, seed=seed) >= rate
     import tensorflow as tf
 
     shape = tf.convert_to_tensor(shape, "int32")

@@ -73,11 +73,12 @@ def join_masks(*masks):
 def dot_scores(query, key, *, scale=1.0):
     """`scale * q k` for queries `(B, T, H, D)` and keys `(B, S, K, D)`, H a multiple of K: `(B, H, T, S)`."""
     heads, shared = query.shape[2], key.shape[2]
+    query = query if scale == 1 else query * scale
     if _one_by_one(query):
-        query = ops.reshape(query * scale, (-1, 1, shared, heads // shared, query.shape[3]))  # (B, 1, K, H/K, D)
+        query = ops.reshape(query, (-1, 1, shared, heads // shared, query.shape[3]))  # (B, 1, K, H/K, D)
         scores = ops.sum(query * ops.expand_dims(key, 3), axis=-1)  # (B, S, K, H/K)
         return ops.reshape(ops.transpose(scores, (0, 2, 3, 1)), (-1, heads, 1, key.shape[1]))  # (B, H, 1, S)
-    query = ops.transpose(query * scale, (0, 2, 1, 3))  # (B, H, T, D)
+    query = ops.transpose(query, (0, 2, 1, 3))  # (B, H, T, D)
     key = ops.transpose(key, (0, 2, 3, 1))  # (B, K, D, S)
     return ops.matmul(query, _share(key, heads // shared))  # (B, H, T, S)
 

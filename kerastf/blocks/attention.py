@@ -183,6 +183,8 @@ class Projected(Attention):
         self.output_std = output_std
 
     def call(self, query, context=None, *, mask=None, causal=False, training=None):
+        if type(self).scores_of is not Projected.scores_of or keras.backend.is_keras_tensor(query):
+            return super().call(query, context, mask=mask, causal=causal, training=training)  # other scores, or a count
         bias = None
         if context is not None:
             if causal:

@@ -10,7 +10,8 @@ class Dropout(keras.layers.Dropout):
 
     Args:
         rate: Fraction that is dropped, in `[0, 1)`.
-        **kwargs: Passed to `keras.layers.Dropout` (`seed`, `name`, `dtype`, ...).
+        seed: Seed of what is dropped; None for a random one.
+        **kwargs: Passed to `keras.layers.Dropout` (`name`, `dtype`, ...).
 
     Call arguments:
         inputs: Float tensor of any shape.
@@ -25,6 +26,9 @@ class Dropout(keras.layers.Dropout):
         >>> sorted({float(n) for n in y.ravel()})
         [0.0, 2.0]
     """
+
+    def __init__(self, rate: float, *, seed: int | None = None, **kwargs):
+        super().__init__(rate, seed=seed, **kwargs)
 
     def call(self, inputs, training=False):
         return functional.drop(inputs, self.rate, self.seed_generator) if training and self.rate else inputs

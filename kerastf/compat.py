@@ -21,7 +21,7 @@ def compiled(function, owner):
         import tensorflow as tf
 
         def traced(*arguments):
-            with _without_cudnn():  # XLA for TensorFlow cannot hold its kernels
+            with _xla():
                 return function(*arguments)
 
         return tf.function(traced, jit_compile=True, autograph=False)
@@ -29,7 +29,7 @@ def compiled(function, owner):
         import jax
 
         def pure(values, *arguments):
-            with keras.StatelessScope(zip(owner.variables, values, strict=True)):
+            with _xla(), keras.StatelessScope(zip(owner.variables, values, strict=True)):
                 return function(*arguments)
 
         jitted = jax.jit(pure)
@@ -39,16 +39,21 @@ def compiled(function, owner):
     return torch.no_grad()(function)
 
 
-_cudnn = contextvars.ContextVar("cudnn", default=True)
+_compiling = contextvars.ContextVar("compiling", default=False)
 
 
 @contextlib.contextmanager
-def _without_cudnn():
-    token = _cudnn.set(False)
+def _xla():
+    token = _compiling.set(True)
     try:
         yield
     finally:
-        _cudnn.reset(token)
+        _compiling.reset(token)
+
+
+def compiling():
+    """Whether what is called now is being traced for XLA by `compiled`."""
+    return _compiling.get()
 
 
 def has_cudnn():
@@ -57,7 +62,8 @@ def has_cudnn():
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return _cudnn.get() and bool(tf.config.list_logical_devices("GPU")) and tf.test.is_built_with_cuda()
+        there = bool(tf.config.list_logical_devices("GPU")) and tf.test.is_built_with_cuda()
+        return there and not compiling()  # XLA for TensorFlow cannot hold its kernels
     if backend == "jax":
         import jax
 

@@ -71,27 +71,33 @@ class Attention(keras.layers.Layer):
         return self._weights(query, context, mask, causal)[0]
 
     def _weights(self, query, context, mask, causal):
+        q, k, v, where = self._read(query, context, causal)
+        if where is None:
+            return functional.weigh(self.scores_of(q, k), functional.join_masks(mask)), v
+        return self._self_weights(q, k, where, where, mask, causal), v
+
+    def _read(self, query, context, causal):
+        """Queries, keys and values of whole sequences, turned, and their positions; None for those of a context."""
         if context is not None:
             if causal:
                 raise ValueError("`causal` is for self-attention: a context has no future. Received: causal=True")
-            q, (k, v) = (
-                self.query_of(query),
-                self.memory_of(context),
-            )  # (B, T, H, D), (B, S, K, D), (B, S, K, E)
-            return functional.weigh(self.scores_of(q, k), functional.join_masks(mask)), v
+            return self.query_of(query), *self.memory_of(context), None  # (B, T, H, D), (B, S, K, D), (B, S, K, E)
         q, k, v = self.split(query)
         where = functional.positions(ops.shape(query)[1])  # (T,)
-        return self._self_weights(q, self._turned(k, where), where, where, mask, causal), v
+        return self._turned(q, where), self._turned(k, where), v, where
 
     def _self_weights(self, q, k, query_positions, key_positions, mask, causal):
-        """Weights of self-attention; keys come turned already, because a cache holds them so."""
-        scores = self.scores_of(self._turned(q, query_positions), k)  # (B, H, T, S)
+        """Weights of self-attention, of queries and keys that are turned already."""
+        scores = self.scores_of(q, k)  # (B, H, T, S)
         allowed = None
         if causal or self.window is not None:
             seen = functional.visible(query_positions, key_positions, causal=causal, window=self.window)
             allowed = ("pairs", seen)
-        bias = self.bias_by_position(query_positions, key_positions) if self.bias_by_position else None
+        bias = self._bias(query_positions, key_positions)
         return functional.weigh(scores, functional.join_masks(mask, allowed), bias)
+
+    def _bias(self, query_positions, key_positions):
+        return self.bias_by_position(query_positions, key_positions) if self.bias_by_position else None
 
     def _turned(self, x, where):
         return self.turn(x, where) if self.turn else x
@@ -146,6 +152,7 @@ class Attention(keras.layers.Layer):
         value = functional.write(state["value"], v, index)  # (B, S, K, E)
         seen = index + query.shape[1] if isinstance(index, int) else key.shape[1]
         key_positions = functional.positions(seen)
+        q = self._turned(q, where)
         weights = self._self_weights(q, key[:, :seen], where, key_positions, None, causal=True)
         output = self.output_of(functional.mean_by(weights, value[:, :seen]))  # (B, T, C)
         return output, {"key": key, "value": value}
@@ -183,23 +190,18 @@ class Projected(Attention):
         self.output_std = output_std
 
     def call(self, query, context=None, *, mask=None, causal=False, training=None):
+        # A subclass's own scores can only be weighed as a whole; so can tensors that stand for shapes alone, by which
+        # a layer's cost is counted.
         if type(self).scores_of is not Projected.scores_of or keras.backend.is_keras_tensor(query):
-            return super().call(query, context, mask=mask, causal=causal, training=training)  # other scores, or a count
-        bias = None
-        if context is not None:
-            if causal:
-                raise ValueError("`causal` is for self-attention: a context has no future. Received: causal=True")
-            q, (k, v) = self.query_of(query), self.memory_of(context)
-        else:
-            q, k, v = self.split(query)
-            where = functional.positions(ops.shape(query)[1])  # (T,)
-            q, k = self._turned(q, where), self._turned(k, where)
-            bias = self.bias_by_position(where, where) if self.bias_by_position else None
+            return super().call(query, context, mask=mask, causal=causal, training=training)
+        q, k, v, where = self._read(query, context, causal)
         q, k, scale = self.aligned(q, k)
-        drops = {"dropout": self.dropout, "seed": self.drop_weights.seed_generator} if training and self.dropout else {}
-        mean = functional.attention(
-            q, k, v, scale=scale, mask=mask, causal=causal, window=self.window, bias=bias, **drops
-        )  # (B, T, H, E)
+        rules = {"mask": mask, "causal": causal, "window": self.window, "bias": None}
+        if where is not None:
+            rules["bias"] = self._bias(where, where)
+        if training and self.dropout:
+            rules |= {"dropout": self.dropout, "seed": self.drop_weights.seed_generator}
+        mean = functional.attention(q, k, v, scale=scale, **rules)  # (B, T, H, E)
         return self.drop_output(self.output_of(mean), training=training)  # (B, T, C)
 
     def scores_of(self, q, k):

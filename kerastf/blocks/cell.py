@@ -3,8 +3,7 @@
 A cell is a Keras RNN cell: `call(x, states) -> (output, states)` for one step. Ours also split the step in two, so
 that a loop over time does not repeat what needs no loop: `project(x)` is the part of the input, for a whole sequence
 in one matrix product, and `advance(projected, states)` the recurrent rest of one step. A cell may also offer
-`halves(width)`, the same where only a part of the input is known before the loop, and `sweep(x, states)`, a whole
-sequence at once by a kernel of the hardware; both may give None.
+`sweep(x, states)`, a whole sequence at once by a kernel of the hardware, or None where there is no such kernel.
 """
 
 import keras
@@ -50,26 +49,6 @@ class Cell(keras.layers.Layer):
         """The input's part of a step: `(..., C)` to `(..., G U)`, for one step or a whole sequence."""
         x = ops.cast(x, self.compute_dtype)
         return ops.matmul(x, self._weight(self.kernel)) + self._weight(self.bias)  # (..., G U)
-
-    def halves(self, width):
-        """`project` of an input `[x; c]` in two, for a loop over time that makes `c` while `x` is known before it.
-
-        Args:
-            width: That of `x`.
-
-        Returns:
-            A function of `x` and one of `c`; the sum of what they give is `project([x; c])`. None for a cell that
-            projects in its own way.
-        """
-        if type(self).project is not Cell.project:
-            return None
-        kernel, bias = self._weight(self.kernel), self._weight(self.bias)
-        first, second = kernel[:width], kernel[width:]  # cut here, outside of the loop
-
-        def product(x, part):
-            return ops.matmul(ops.cast(x, self.compute_dtype), part)  # (..., G U)
-
-        return (lambda x: product(x, first) + bias), (lambda c: product(c, second))
 
     def advance(self, projected, states):
         """The rest of one step.

@@ -33,36 +33,11 @@ class _Loop:
     __call__ = call
 
 
-class _Feeding:
-    """A step under teacher forcing as a cell for `keras.layers.RNN`: only what the last step must be known for.
-
-    It reads the embedding's part of the first cell's `project` and gives `[s_t; c_t]`, before the layer `mix`.
-    """
-
-    def __init__(self, decoder, memory, project):
-        self.decoder = decoder
-        self.memory = memory
-        self.project = project  # of the context
-        self.state_size = decoder.state_sizes
-        self.output_size = decoder.units + decoder.context_width
-        self.compute_dtype = decoder.compute_dtype
-
-    def call(self, projected, states):
-        decoder = self.decoder
-        states = [ops.cast(s, decoder.compute_dtype) for s in states]
-        context = decoder.look(states, self.memory)  # (B, E)
-        h, after = decoder.through(projected + self.project(context), states, projected=True)  # (B, U)
-        return ops.concatenate([h, context], axis=-1), after  # (B, U + E)
-
-    __call__ = call
-
-
 class AttentionDecoder(keras.layers.Layer):
     """Writes a sequence with stacked cells that look at a context.
 
     `c_t = attention(s_{t-1}, h)`, `s_t = cell(s_{t-1}, [y_{t-1}; c_t])` and `o_t = tanh(W [s_t; c_t])`. Without input
-    feeding the cells read `y_{t-1}` alone, and `c_t = attention(s_t, h)` for all positions at once. With it, under
-    teacher forcing, `W o` and the product of `y` are those of all positions at once, outside of the loop.
+    feeding the cells read `y_{t-1}` alone, and `c_t = attention(s_t, h)` for all positions at once.
 
     Args:
         cells: One cell per layer: names, or dicts with name and options.
@@ -116,7 +91,7 @@ class AttentionDecoder(keras.layers.Layer):
         batch = x_shape[0]
         query_shape = (batch, x_shape[1], self.units)
         self.attention.build(query_shape, context_shape)
-        width = self.context_width = self.attention.compute_output_shape(query_shape, context_shape)[-1]  # E
+        width = self.attention.compute_output_shape(query_shape, context_shape)[-1]  # E
         below = self.dim + (width if self.input_feeding else 0)
         for cell in self.cells:
             cell.build((batch, below))
@@ -162,11 +137,6 @@ class AttentionDecoder(keras.layers.Layer):
                 loop = keras.layers.RNN(cell, return_sequences=True, dtype=self.dtype_policy)
                 outputs = loop.call(outputs, initial_state=own)  # (B, T, U)
             return self._mixed(outputs, memory)
-        halves = getattr(self.cells[0], "halves", lambda width: None)(self.dim) if choose is None else None
-        if halves is not None:
-            of_embedding, of_context = halves
-            loop = keras.layers.RNN(_Feeding(self, memory, of_context), return_sequences=True, dtype=self.dtype_policy)
-            return self.mix(loop.call(of_embedding(x), initial_state=states))  # (B, T, C)
         cell = _Loop(self)
         cell.memory, cell.choose = memory, choose
         loop = keras.layers.RNN(cell, return_sequences=True, dtype=self.dtype_policy)
@@ -184,28 +154,23 @@ class AttentionDecoder(keras.layers.Layer):
         context, _ = self.attention.step(outputs, memory, 0)  # (B, T, E)
         return self.mix(ops.concatenate([outputs, ops.cast(context, outputs.dtype)], axis=-1))  # (B, T, C)
 
-    def look(self, states, memory):
-        """The context `(B, E)` that the last output asks for."""
-        context, _ = self.attention.step(states[-1][:, None], memory, 0)  # (B, 1, E)
-        return ops.cast(context[:, 0], self.compute_dtype)
-
-    def through(self, h, states, projected=False):
-        """One step of all cells, the first of which may find its input projected: output `(B, U)` and next states."""
-        after = []
-        for i, (cell, own) in enumerate(zip(self.cells, self._by_cell(states), strict=True)):
-            h, new = cell.advance(h, own) if projected and i == 0 else cell(h, own)  # (B, U)
-            after += keras.tree.flatten(new)
-        return h, [*after, h]
-
     def advance(self, x, states, memory):
         """One step: the previous token's embedding `(B, C)` to features `(B, C)`, and the states after it."""
         states = [ops.cast(s, self.compute_dtype) for s in states]
-        if not self.input_feeding:
-            h, after = self.through(x, states)
-            return self._mixed(h[:, None], memory)[:, 0], after
-        context = self.look(states, memory)  # (B, E)
-        h, after = self.through(ops.concatenate([ops.cast(x, context.dtype), context], axis=-1), states)
-        return self.mix(ops.concatenate([h, context], axis=-1)), after  # (B, C)
+        h, context = x, None
+        if self.input_feeding:
+            context, _ = self.attention.step(states[-1][:, None], memory, 0)  # (B, 1, E)
+            context = ops.cast(context[:, 0], x.dtype)
+            h = ops.concatenate([x, context], axis=-1)  # (B, C + E)
+        after = []
+        for cell, own in zip(self.cells, self._by_cell(states), strict=True):
+            h, new = cell(h, own)  # (B, U)
+            after += keras.tree.flatten(new)
+        if context is None:
+            features = self._mixed(h[:, None], memory)[:, 0]
+        else:
+            features = self.mix(ops.concatenate([h, context], axis=-1))  # (B, C)
+        return features, [*after, h]
 
     def init_state(self, context, states, context_mask=None):
         """The decoding state before the first token."""

@@ -10,7 +10,7 @@ from typing import Literal
 import keras
 from keras import ops
 
-from kerastf import chunked, functional, kernels, replicas
+from kerastf import chunked_loss, functional, kernels, replicas
 from kerastf.blocks.dropout import Dropout
 from kerastf.blocks.losses import RowCrossEntropy, TokenAccuracy, TokenCrossEntropy, token_weights
 from kerastf.registry import register
@@ -84,13 +84,14 @@ class LanguageModel(keras.layers.Layer):
     def _matrix(self):
         return self.matrix if self.read_matrix is None else self.read_matrix()  # (V, C)
 
-    def loss_of(self, features, targets, sample_weight=None):
+    def loss_of(self, features, targets, sample_weight=None, *, training=True):
         """The default loss straight from the features, without all logits at a time. TensorFlow only.
 
         Args:
             features: `(B, T, C)`.
             targets: `(B, T)`.
             sample_weight: As for a Keras loss, or None.
+            training: Whether there will be a gradient.
 
         Returns:
             The loss, and the likeliest token at each position, `(B, T)`.
@@ -100,9 +101,9 @@ class LanguageModel(keras.layers.Layer):
         weights = weights / ops.maximum(replicas.total(ops.sum(weights)), 1e-7)
         labels = labels if self.pad_id is None else ops.where(labels == self.pad_id, 0, labels)
         flat = ops.reshape(features, (-1, features.shape[-1]))  # (N, C)
-        loss, chosen = chunked.cross_entropy(
+        loss, chosen = chunked_loss.cross_entropy(
             flat, ops.cast(self._matrix(), flat.dtype), self.shift if self.bias else None, ops.reshape(labels, (-1,)),
-            ops.reshape(weights, (-1,)),
+            ops.reshape(weights, (-1,)), training=training,
         )  # fmt: skip
         return loss, ops.reshape(chosen, ops.shape(labels))
 

@@ -82,7 +82,7 @@ class Window(Projected):
         key_positions = ops.concatenate([held, where], axis=-1)  # (W + T,) or (B, W + T)
         key = ops.concatenate([state["key"], k], axis=1)  # (B, W + T, K, D)
         value = ops.concatenate([state["value"], v], axis=1)
-        weights = self._self_weights(q, key, where, key_positions, None, causal=True)
+        weights = self._self_weights(self._turned(q, where), key, where, key_positions, None, causal=True)
         output = self.output_of(functional.mean_by(weights, value))  # (B, T, C)
         source = _latest(where[..., -1:], slots, size) - where[..., :1]  # which of the T new rows each slot takes
         source = source if len(source.shape) == 2 else source[None]

@@ -10,23 +10,56 @@ import math
 import keras
 
 LARGE = 2**22  # logits; below, they are as fast as a whole
+BATCH = 32  # rows where a batch may have any number
 
 _running = contextvars.ContextVar("running", default=None)
 
 
-def running(model):
+class FromFeatures(keras.Model):
+    """The part of a model that may go from the features to the loss, without the head's logits.
+
+    `compile` sets `sees_logits`: whether a loss or metric that is not the head's own looks at them.
+    """
+
+    sees_logits = True
+
+    def train_step(self, *args, **kwargs):
+        with _step(self, args[-1]):
+            return super().train_step(*args, **kwargs)
+
+    def test_step(self, *args, **kwargs):
+        with _step(self, args[-1]):
+            return super().test_step(*args, **kwargs)
+
+    def call(self, inputs, training=None, mask=None):
+        step = _step_of(self)
+        return step.features(inputs, training) if step else super().call(inputs, training=training, mask=mask)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        step = _step_of(self)
+        if not step:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        added = (self._aggregate_additional_loss(loss) for loss in self.losses)
+        return sum(added, start=step.loss(y_pred, y, sample_weight, training))
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        step = _step_of(self)
+        return super().compute_metrics(x, y, step.chosen if step else y_pred, sample_weight)
+
+
+def _step_of(model):
     """The step of the model that goes on now, if it goes from the features to the loss; else None."""
     step = _running.get()
     return step if step is not None and step.model is model else None
 
 
 @contextlib.contextmanager
-def step(model, data):
+def _step(model, data):
     """Within the block, `model` computes features only, and its loss from them, where that serves."""
     if not _serves(model, data):
         yield
         return
-    token = _running.set(Step(model))
+    token = _running.set(_Step(model))
     try:
         yield
     finally:
@@ -36,14 +69,24 @@ def step(model, data):
 def _serves(model, data):
     """Whether the head has such a loss, nobody else looks at the logits, and there are many of them."""
     _, targets, _ = keras.utils.unpack_x_y_sample_weight(data)
-    if keras.backend.backend() != "tensorflow" or not (model.own_loss and model._own_metrics):
+    if keras.backend.backend() != "tensorflow" or model.sees_logits or not hasattr(targets, "shape"):
         return False
-    if not hasattr(model.head, "loss_of") or model.head.label_smoothing or not hasattr(targets, "shape"):
-        return False
-    return math.prod(n or 32 for n in targets.shape) * model.head.vocab_size >= LARGE
+    if not _is_own(type(model.head)) or model.head.label_smoothing or model.head.compute_dtype == "float16":
+        return False  # gradients of float16 are found scaled, and here they are scaled when they are found
+    return math.prod(n or BATCH for n in targets.shape) * model.head.vocab_size >= LARGE
 
 
-class Step:
+def _is_own(head):
+    """Whether `loss_of` comes from the class that says what the head gives, and what its loss and metrics are."""
+
+    def owner(name):
+        return next((cls for cls in head.__mro__ if name in vars(cls)), None)
+
+    found = owner("loss_of")
+    return found is not None and all(owner(n) is found for n in ("call", "default_loss", "default_metrics"))
+
+
+class _Step:
     """One step of a model: its features, its loss, and the tokens that it found likeliest, in this order."""
 
     def __init__(self, model):
@@ -59,7 +102,7 @@ class Step:
             vars(self.model)["_body"] = body  # Keras would track it as a layer
         return body(inputs, training=training)
 
-    def loss(self, features, targets, sample_weight):
+    def loss(self, features, targets, sample_weight, training):
         """The head's loss."""
-        loss, self.chosen = self.model.head.loss_of(features, targets, sample_weight)
+        loss, self.chosen = self.model.head.loss_of(features, targets, sample_weight, training=training)
         return loss

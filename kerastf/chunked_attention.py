@@ -1,7 +1,6 @@
-"""What is too large to be written down whole, computed piece by piece, with gradients of their own. For TensorFlow.
+"""Attention piece by piece, with a gradient of its own, so that the weights never exist as a whole. For TensorFlow.
 
-Shapes: B batch, T queries, S keys, H heads, D per head, E per value; R queries and Z keys of a piece; N tokens,
-C channels, V vocabulary.
+Shapes: B batch, T queries, S keys, H heads, D per head, E per value; R queries and Z keys of a piece.
 """
 
 from typing import NamedTuple
@@ -16,7 +15,6 @@ PIECES = 8  # how often a sequence is cut at most
 SHORT = 64  # how many queries a piece has at least
 ROWS = 128  # how many queries are looked at together at most
 KEPT = 512  # up to this length the weights are kept for the gradient; beyond it they are computed again
-LOGITS = 2**24  # how many logits there are at a time: 64 MB
 
 
 class Piece(NamedTuple):
@@ -130,11 +128,11 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
         def add(total, row):
             q, slope, output, start = row
             of_query, of_key, of_value, _ = backward(q, k, v, (), slope, output, start, piece)
-            return (total[0] + of_key, total[1] + of_value), (of_query,)
+            return tuple(a + ops.cast(b, a.dtype) for a, b in zip(total, (of_key, of_value), strict=True)), (of_query,)
 
-        start, shape = (ops.zeros_like(k), ops.zeros_like(v)), (rows[0].shape[1:], q.dtype)
-        (of_key, of_value), (of_query,) = kernels.fold(add, start, (*rows, starts), [shape])
-        return _flat(of_query), of_key, of_value, None
+        start, shape = [ops.zeros_like(x, dtype="float32") for x in (k, v)], (rows[0].shape[1:], q.dtype)
+        (of_key, of_value), (of_query,) = kernels.fold(add, tuple(start), (*rows, starts), [shape])
+        return _flat(of_query), ops.cast(of_key, k.dtype), ops.cast(of_value, v.dtype), None
 
     @ops.custom_gradient
     def attend(q, k, v, *biases):
@@ -178,68 +176,9 @@ def softmax(scores):
     return ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
 
-def cross_entropy(features, matrix, shift, labels, weights):
-    """The sum of weighted cross-entropies of `x = features matrix^T + shift`, without all of `x` at a time.
-
-    `sum_n w_n (log(sum_v exp(x_nv)) - x_n,label_n)`. The gradient is found together with it, from the same logits.
-
-    Args:
-        features: `(N, C)`.
-        matrix: `(V, C)`.
-        shift: `(V,)`, or None.
-        labels: Integers `(N,)` in `[0, V)`.
-        weights: Float32 `(N,)`. No gradient flows through them.
-
-    Returns:
-        The sum, and the likeliest class of each row, `(N,)`.
-    """
-    count = features.shape[0]
-    rows = max(1, LOGITS // matrix.shape[0])
-    rows = rows if count is None else min(rows, -(-count // -(-count // rows)))
-    shifts = () if shift is None else (shift,)
-
-    def of_some(f, m, shifts, labels, weights):
-        logits = ops.cast(kernels.product(f, m, transpose_b=True), "float32")
-        logits = logits + ops.cast(shifts[0], "float32") if shifts else logits
-        losses, slopes, chosen = kernels.cross_entropies(logits, labels)
-        slopes = slopes * weights[:, None]
-        rounded = ops.cast(slopes, f.dtype)
-        of_matrix = ops.cast(kernels.product(rounded, f, transpose_a=True), m.dtype)
-        of_shift = tuple(ops.cast(ops.sum(slopes, axis=0), s.dtype) for s in shifts)
-        return (ops.sum(losses * weights), of_matrix, *of_shift), (kernels.product(rounded, m), chosen)
-
-    @ops.custom_gradient
-    def total(f, m, *shifts):
-        if rows == count:
-            (loss, *slopes), (of_features, chosen) = of_some(f, m, shifts, labels, weights)
-        else:
-            missing = -ops.shape(f)[0] % rows
-            given = [
-                ops.reshape(ops.pad(x, [[0, missing]] + [[0, 0]] * (len(x.shape) - 1)), (-1, rows, *x.shape[1:]))
-                for x in (f, labels, weights)
-            ]
-
-            def add(carried, row):
-                found, outputs = of_some(row[0], m, shifts, *row[1:])
-                return tuple(a + b for a, b in zip(carried, found, strict=True)), outputs
-
-            start = (ops.zeros(()), ops.zeros_like(m), *(ops.zeros_like(s) for s in shifts))
-            shapes = [((rows, f.shape[1]), f.dtype), ((rows,), "int32")]
-            (loss, *slopes), outputs = kernels.fold(add, start, given, shapes)
-            of_features, chosen = (ops.reshape(x, (-1, *x.shape[2:]))[: ops.shape(f)[0]] for x in outputs)
-
-        def gradient(above, _):
-            return tuple(slope * ops.cast(above, slope.dtype) for slope in (of_features, *slopes))
-
-        return (loss, chosen), gradient
-
-    return total(features, matrix, *shifts)
-
-
 def _out_of_sight(start, count, piece, causal, window):
     """What hides keys by their position from `count` queries: `(R, Z)`, or None where all are seen."""
-    alone = isinstance(start, int) and start + count - 1 == piece.start and piece.last == start + 1
-    if (not causal and window is None) or alone:
+    if not causal and window is None:
         return None
     distance = (start + ops.arange(count))[:, None] - ops.arange(piece.first, piece.last)[None]
     seen = distance >= 0 if causal else ops.ones_like(distance, dtype="bool")

@@ -1,0 +1,78 @@
+"""Cross-entropy from features, some rows at a time, so that the logits never exist as a whole. For TensorFlow.
+
+Shapes: N tokens, C channels, V vocabulary.
+"""
+
+from keras import ops
+
+from kerastf import kernels
+
+LOGITS = 2**24  # how many logits there are at a time: 64 MB
+
+
+def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
+    """The sum of weighted cross-entropies of `x = features matrix^T + shift`, without all of `x` at a time.
+
+    `sum_n w_n (log(sum_v exp(x_nv)) - x_n,label_n)`. The gradient is found together with it, from the same logits.
+
+    Args:
+        features: `(N, C)`.
+        matrix: `(V, C)`.
+        shift: `(V,)`, or None.
+        labels: Integers `(N,)` in `[0, V)`.
+        weights: Float32 `(N,)`. No gradient flows through them.
+        training: Whether the gradient is found; it takes two thirds of the time.
+
+    Returns:
+        The sum, and the likeliest class of each row, `(N,)`.
+    """
+    count = features.shape[0]
+    rows = max(1, LOGITS // matrix.shape[0])
+    rows = rows if count is None else min(rows, -(-count // -(-count // rows)))
+    learnt = (features, matrix) if shift is None else (features, matrix, shift)
+
+    def of_some(f, labels, weights, m, *shifts):
+        """Sums over some rows, of losses and of slopes of what all rows share; and what each row has of its own."""
+        logits = ops.cast(kernels.product(f, m, transpose_b=True), "float32")
+        logits = logits + ops.cast(shifts[0], "float32") if shifts else logits
+        losses, slopes, chosen = kernels.cross_entropies(logits, labels)
+        loss = ops.sum(losses * weights)
+        if not training:
+            return (loss,), (chosen,)
+        slopes = slopes * weights[:, None]
+        rounded = ops.cast(slopes, f.dtype)
+        of_matrix = ops.cast(kernels.product(rounded, f, transpose_a=True), "float32")
+        of_shift = [ops.sum(slopes, axis=0) for _ in shifts]
+        return (loss, of_matrix, *of_shift), (chosen, kernels.product(rounded, m))
+
+    def of_all(f, *shared):
+        if rows == count:
+            return of_some(f, labels, weights, *shared)
+        missing = -ops.shape(f)[0] % rows
+        given = [
+            ops.reshape(ops.pad(x, [[0, missing]] + [[0, 0]] * (len(x.shape) - 1)), (-1, rows, *x.shape[1:]))
+            for x in (f, labels, weights)
+        ]
+
+        def add(total, row):
+            sums, own = of_some(*row, *shared)
+            return tuple(a + b for a, b in zip(total, sums, strict=True)), own
+
+        start = ops.zeros(()), *(ops.zeros(x.shape) for x in (shared if training else ()))
+        shapes = [((rows,), "int32"), ((rows, f.shape[1]), f.dtype)][: 2 if training else 1]
+        sums, own = kernels.fold(add, start, given, shapes)
+        return sums, [ops.reshape(x, (-1, *x.shape[2:]))[: ops.shape(f)[0]] for x in own]
+
+    @ops.custom_gradient
+    def total(*learnt):
+        (loss, *slopes), (chosen, *of_features) = of_all(*learnt)
+
+        def gradient(above, _):
+            return tuple(
+                ops.cast(slope * ops.cast(above, slope.dtype), x.dtype)
+                for slope, x in zip((*of_features, *slopes), learnt, strict=True)
+            )
+
+        return (loss, chosen), gradient
+
+    return total(*learnt)

@@ -1,0 +1,34 @@
+"""Stateless tensor functions on `keras.ops`, shared by the blocks; plugins may use them too."""
+
+from kerastf.functional.attend import (
+    NEGATIVE,
+    additive_scores,
+    attention,
+    dot_scores,
+    drop,
+    join_masks,
+    mean_by,
+    positions,
+    rollout,
+    visible,
+    weigh,
+)
+from kerastf.functional.images import pair, patch_grid, patches, resize_grid
+from kerastf.functional.losses import activation_of, logistic_losses, logistic_slope
+from kerastf.functional.sequences import (
+    last_kept,
+    mean_kept,
+    near,
+    pick,
+    place,
+    rotate,
+    sinusoids,
+    slopes,
+    write,
+)
+
+__all__ = [
+    "NEGATIVE", "activation_of", "additive_scores", "attention", "dot_scores", "drop", "join_masks", "last_kept",
+    "logistic_losses", "logistic_slope", "mean_by", "mean_kept", "near", "pair", "patch_grid", "patches", "pick",
+    "place", "positions", "resize_grid", "rollout", "rotate", "sinusoids", "slopes", "visible", "weigh", "write",
+]  # fmt: skip

@@ -1,0 +1,180 @@
+"""Attention piece by piece equals the definition, forward and backward, whatever the shapes."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from arrays import arrays
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+import kerastf
+from kerastf import chunked_attention as chunked
+from kerastf import functional
+
+
+def plain(q, k, v, *, mask=None, bias=None, causal=False, window=None):
+    """The definition in float64 NumPy, row by row: `(B, H, T, D)` and so on."""
+    output = np.zeros((*q.shape[:3], v.shape[-1]))
+    for b, h, t in np.ndindex(*q.shape[:3]):
+        scores = k[b, h].astype("float64") @ q[b, h, t].astype("float64")
+        scores += 0 if bias is None else (bias if bias.ndim == 3 else bias[b])[h, t]
+        distance = t - np.arange(k.shape[2])
+        seen = np.ones(k.shape[2], bool) if mask is None else mask[b, 0, min(t, mask.shape[2] - 1)].copy()
+        seen &= (distance >= 0) | (not causal)
+        seen &= (np.abs(distance) < window) if window else True
+        weights = np.where(seen, np.exp(scores - scores[seen].max()), 0)
+        output[b, h, t] = weights / weights.sum() @ v[b, h]
+    return output
+
+
+@contextlib.contextmanager
+def small_pieces():
+    """Pieces so small that short sequences have many, and some are taken row by row."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"SHORT": 2, "ROWS": 4, "PIECES": 3, "KEPT": 8}.items():
+            patch.setattr(chunked, name, value)
+        yield
+
+
+cases = st.fixed_dictionaries(
+    {
+        "length": st.integers(2, 40), "heads": st.sampled_from([1, 3]), "causal": st.booleans(),
+        "window": st.sampled_from([None, None, 1, 3, 100]), "masked": st.sampled_from([None, "keys", "pairs"]),
+        "bias": st.sampled_from([None, None, 3, 4]), "keys": st.integers(2, 30), "seed": st.integers(0, 99),
+    }
+)  # fmt: skip
+
+
+def example(case):
+    """Arrays of a case, and the rules: self-attention where causality or a window is asked for."""
+    length, heads, batch = case["length"], case["heads"], 2
+    keys = length if case["causal"] or case["window"] else case["keys"]
+    shapes = [(batch, heads, length, 4), (batch, heads, keys, 4), (batch, heads, keys, 5), (batch, heads, length, 5)]
+    q, k, v, slope = arrays(case["seed"], *shapes)
+    rules = {"causal": case["causal"], "window": case["window"]}
+    if case["masked"]:
+        rng = np.random.default_rng(case["seed"])
+        mask = rng.random((batch, 1, length if case["masked"] == "pairs" else 1, keys)) < 0.7
+        if rules["causal"] or rules["window"]:
+            mask = mask | np.eye(length, dtype=bool)[None, None]  # each query sees itself at least
+        mask[..., 0] = True
+        rules["mask"] = mask
+    if case["bias"]:
+        rules["bias"] = arrays(case["seed"] + 1, (batch, heads, length, keys)[4 - case["bias"] :])[0]
+    return (q, k, v), rules, slope
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(case=cases)
+def test_attention_equals_the_definition(case):
+    with small_pieces():
+        inputs, rules, slope = example(case)
+        if rules["window"] and "mask" in rules and not rules["causal"]:
+            rules["mask"][..., :] |= np.eye(case["length"], dtype=bool)[None, None]
+        got = chunked.attention(*map(ops.convert_to_tensor, inputs), **tensors(rules))
+        np.testing.assert_allclose(ops.convert_to_numpy(got), plain(*inputs, **rules), atol=2e-5)
+
+
+def tensors(rules):
+    return {k: ops.convert_to_tensor(v) if isinstance(v, np.ndarray) else v for k, v in rules.items()}
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(case=cases, traced=st.booleans())
+def test_gradients_equal_those_of_the_whole(case, traced):
+    with small_pieces():
+        inputs, rules, slope = example(case)
+        given = tensors(rules)
+        learnt = [*map(ops.convert_to_tensor, inputs), *([given["bias"]] if "bias" in given else [])]
+
+        def whole(q, k, v, *bias):
+            seen = None
+            if rules["causal"] or rules["window"]:
+                where = [functional.positions(x.shape[2]) for x in (q, k)]
+                seen = functional.visible(*where, causal=rules["causal"], window=rules["window"])
+            mask = given.get("mask")
+            mask = seen if mask is None else mask if seen is None else ops.logical_and(mask, seen)
+            weights = functional.weigh(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))), mask, *bias)
+            return ops.matmul(weights, v)
+
+        def pieces(q, k, v, *bias):
+            return chunked.attention(q, k, v, **{**given, **({"bias": bias[0]} if bias else {})})
+
+        def slopes(function):
+            def run(*learnt):
+                with tf.GradientTape() as tape:
+                    tape.watch(learnt)
+                    output = function(*learnt)
+                return tape.gradient(output, learnt, output_gradients=ops.convert_to_tensor(slope))
+
+            return (tf.function(run, autograph=False) if traced else run)(*learnt)
+
+        for got, want in zip(slopes(pieces), slopes(whole), strict=True):
+            np.testing.assert_allclose(got.numpy(), want.numpy(), atol=5e-5)
+
+
+def test_a_later_key_is_never_read():
+    q, k, v = map(ops.convert_to_tensor, arrays(0, *[(1, 2, 256, 8)] * 3))
+    before = chunked.attention(q, k, v, causal=True)
+    spoilt = [ops.concatenate([x[:, :, :100], ops.full((1, 2, 156, 8), np.nan)], axis=2) for x in (k, v)]
+    after = chunked.attention(q, *spoilt, causal=True)
+    seen = len([p for p in chunked.pieces_of(256, 256, True, None) if p.last <= 100]) * chunked.SHORT
+    assert seen == 64
+    np.testing.assert_array_equal(before[:, :, :seen], after[:, :, :seen])
+
+
+@pytest.mark.parametrize("length", [7, 64, 65, 200, 1000, 1024, 1100, 5000, 8192])
+@pytest.mark.parametrize("causal, window", [(True, None), (False, None), (True, 50), (False, 50)])
+def test_pieces_cover_the_queries_and_what_they_see(length, causal, window):
+    pieces = chunked.pieces_of(length, length, causal, window)
+    assert [p.start for p in pieces] == [0, *(p.stop for p in pieces[:-1])] and pieces[-1].stop == length
+    assert len(pieces) <= chunked.PIECES + 1
+    for piece in pieces:
+        assert (
+            piece.stop - piece.start <= chunked.ROWS or (piece.stop - piece.start) % chunked.ROWS == 0 or length <= 512
+        )
+        assert piece.last >= piece.stop and piece.first <= piece.start
+        assert piece.last == piece.stop or not causal
+        if window is not None:
+            assert piece.first == max(0, piece.start - window + 1)
+
+
+@small_pieces()
+def test_dropout_keeps_the_mean_and_the_gradient_sees_the_same_draw():
+    q, k, v = map(ops.convert_to_tensor, arrays(0, (1, 1, 20, 4), (1, 1, 20, 4), (1, 1, 20, 4)))
+
+    @tf.function(autograph=False)
+    def mean(seed, rate=0.4):
+        return chunked.attention(q, k, v, causal=True, rate=rate, seed=ops.stack([3, seed]))
+
+    one, two = (ops.convert_to_tensor(n) for n in (1, 2))
+    np.testing.assert_array_equal(mean(one), mean(one))
+    assert np.abs(ops.convert_to_numpy(mean(one)) - ops.convert_to_numpy(mean(two))).max() > 0.1
+    average = np.mean([ops.convert_to_numpy(mean(seed)) for seed in tf.range(400)], axis=0)
+    np.testing.assert_allclose(average, mean(one, rate=0.0), atol=0.2)
+    seed = ops.convert_to_tensor([3, 5])
+    with tf.GradientTape() as tape:
+        tape.watch(v)
+        total = ops.sum(chunked.attention(q, k, v, causal=True, rate=0.4, seed=seed))
+    slope = tape.gradient(total, v)
+    # Attention is linear in the values, so the gradient times the values is the output, if the draw is the same.
+    assert float(ops.sum(slope * v)) == pytest.approx(float(total), rel=1e-4)
+
+
+def test_one_trace_for_all_layers_and_one_for_the_step(monkeypatch):
+    traces = []
+    original = chunked._attention
+
+    def counted(*args, **kwargs):
+        traces.append(1)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(chunked, "_attention", counted)
+    model = kerastf.create_model("gpt", vocab_size=11, max_length=16, dim=16, num_layers=4, num_heads=2)
+    model.compile("adamw")
+    x = np.ones((8, 16), "int32")
+    model.fit(x, x, batch_size=8, epochs=2, verbose=0)
+    assert len(traces) == 1

@@ -1,13 +1,17 @@
-"""Cross-entropy from features, some rows at a time, so that the logits never exist as a whole. For TensorFlow.
+"""Cross-entropy from features, some rows at a time, so that the logits never exist as a whole.
+
+For TensorFlow and JAX.
 
 Shapes: N tokens, C channels, V vocabulary.
 """
 
+import keras
 from keras import ops
 
 from kerastf import kernels
 
 LOGITS = 2**24  # how many logits there are at a time: 64 MB
+LOGITS_ON_ACCELERATOR = 2**27
 
 
 def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
@@ -27,7 +31,8 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
         The sum, and the likeliest class of each row, `(N,)`.
     """
     count = features.shape[0]
-    rows = max(1, LOGITS // matrix.shape[0])
+    logits = LOGITS_ON_ACCELERATOR if kernels.on_accelerator() else LOGITS
+    rows = max(1, logits // matrix.shape[0])
     rows = rows if count is None else min(rows, -(-count // -(-count // rows)))
     learnt = (features, matrix) if shift is None else (features, matrix, shift)
 
@@ -67,7 +72,8 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
     def total(*learnt):
         (loss, *slopes), (chosen, *of_features) = of_all(*learnt)
 
-        def gradient(above, _):
+        def gradient(*above):
+            above = keras.tree.flatten(above)[0]  # of the loss; JAX gives one tuple
             return tuple(
                 ops.cast(slope * ops.cast(above, slope.dtype), x.dtype)
                 for slope, x in zip((*of_features, *slopes), learnt, strict=True)

@@ -56,6 +56,40 @@ def compiling():
     return _compiling.get()
 
 
+@contextlib.contextmanager
+def rounded(model):
+    """Within the block, weights of layers that compute in half precision are read from copies in that precision.
+
+    Why: Keras rounds a weight whenever it is read, so a loop reads and rounds them all again at every step.
+    """
+    halves = {
+        id(v): layer.compute_dtype
+        for layer in (model, *parts_of(model)) if layer.compute_dtype in ("bfloat16", "float16")
+        for v in (*layer._trainable_variables, *layer._non_trainable_variables) if v._autocast and v.dtype == "float32"
+    }  # fmt: skip
+    if not halves:
+        yield
+        return
+    known = [(v, v.value) for v in model.variables]
+    with keras.StatelessScope(known) as scope:
+        for variable, value in known:
+            if id(variable) in halves:
+                scope.state_mapping[id(variable)] = ops.cast(value, halves[id(variable)])
+        yield
+
+
+def fewest_rows():
+    """How many rows a compiled loop over tokens should have at least.
+
+    Why: XLA writes a product of one row as sums, which on a GPU takes half as long again as the product of two.
+    """
+    if keras.backend.backend() != "jax":
+        return 1
+    import jax
+
+    return 2 if jax.default_backend() == "gpu" else 1
+
+
 def has_cudnn():
     """Whether recurrent layers may use cuDNN here and now: there is a GPU, and XLA for TensorFlow is not compiling."""
     backend = keras.backend.backend()

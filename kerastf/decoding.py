@@ -31,20 +31,25 @@ def generate(model, prompts, *, max_length, sampler="greedy", seed=None, end_id=
     Returns:
         Tokens `(B, L)` and the length of each row `(B,)`, as NumPy arrays.
     """
+    count, context = len(prompts), context or {}
+    if count < compat.fewest_rows():
+        more = compat.fewest_rows() - count  # rows that are done before they begin
+        prompts = [*prompts, *prompts[:1] * more]
+        context = {name: np.concatenate([array, *[array[:1]] * more]) for name, array in context.items()}
     tokens, lengths, prefill = _buffer(model, prompts, max_length, pad_id, end_id)
     chooser = block_from("sampler", sampler, {"seed": seed})
     settings = {k: v for k, v in chooser.get_config().items() if k != "seed"}
-    context = context or {}
     shapes = tuple((k, v.shape) for k, v in context.items())
-    key = ("generate", tokens.shape, shapes, prefill, end_id, pad_id, type(chooser), repr(sorted(settings.items())))
+    chooses = type(chooser), repr(sorted(settings.items()))
+    key = ("generate", tokens.shape, count, shapes, prefill, end_id, pad_id, *chooses)
 
     def build():
-        return compat.compiled(_sampling_loop(model, chooser, prefill, end_id, pad_id), model)
+        return _compiled(_sampling_loop(model, chooser, count, prefill, end_id, pad_id), model)
 
     function = _cached(model, key, build)
     seeds = [v.value for v in chooser.variables]
     out, ends = function(*_tensors(tokens, lengths, max_length, context), seeds)
-    return ops.convert_to_numpy(out)[:, :max_length], ops.convert_to_numpy(ends)
+    return ops.convert_to_numpy(out)[:count, :max_length], ops.convert_to_numpy(ends)[:count]
 
 
 def beam_search(
@@ -76,7 +81,7 @@ def beam_search(
 
     def build():
         loop = _beam_loop(model, num_beams, length_penalty, prefill, end_id, pad_id)
-        return compat.compiled(loop, model)
+        return _compiled(loop, model)
 
     function = _cached(model, key, build)
     out, ends, scores = function(*_tensors(tokens, lengths, max_length, context))
@@ -90,6 +95,14 @@ def beam_search(
 def _tensors(tokens, lengths, max_length, context):
     limit = ops.array(max_length, dtype="int32")
     return ops.array(tokens), ops.array(lengths), limit, {k: ops.convert_to_tensor(v) for k, v in context.items()}
+
+
+def _compiled(loop, model):
+    def run(*arguments):
+        with compat.rounded(model):
+            return loop(*arguments)
+
+    return compat.compiled(run, model)
 
 
 def _cached(model, key, build):
@@ -136,7 +149,7 @@ def _without_padding(scores, pad_id, end_id):
     return ops.where(ops.arange(scores.shape[-1]) == pad_id, ops.cast(NEGATIVE, scores.dtype), scores)
 
 
-def _sampling_loop(model, sampler, prefill, end_id, pad_id):
+def _sampling_loop(model, sampler, count, prefill, end_id, pad_id):
     filler = _filler(pad_id, end_id)
 
     def run(tokens, lengths, limit, context, seeds):
@@ -144,7 +157,7 @@ def _sampling_loop(model, sampler, prefill, end_id, pad_id):
         state = model.init_state(batch, width, **context)
         logits, state = model.step(tokens[:, :prefill], state, 0)  # (B, V)
         ends = ops.broadcast_to(limit, (batch,))
-        done = ops.zeros((batch,), dtype="bool")
+        done = ops.arange(batch) >= count
 
         def unfinished(index, tokens, logits, state, done, ends, seeds):
             return ops.logical_and(index < limit, ops.logical_not(ops.all(done)))

@@ -39,7 +39,7 @@ def tied(tensors, other):
 
 
 def fold(function, initial, rows, shapes):
-    """`ops.scan` with outputs of any shape: `function(total, row) -> (total, outputs)`. TensorFlow only.
+    """`ops.scan` with outputs of any shape: `function(total, row) -> (total, outputs)`. TensorFlow and JAX.
 
     Why: Keras's own wants outputs shaped like the carried tensors.
 
@@ -49,6 +49,10 @@ def fold(function, initial, rows, shapes):
         rows: Tensors, cut along their first axis.
         shapes: Shape and dtype of each output.
     """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.lax.scan(function, tuple(initial), tuple(rows))
     import tensorflow as tf
 
     count = ops.shape(rows[0])[0]
@@ -58,7 +62,7 @@ def fold(function, initial, rows, shapes):
         return i + 1, total, tuple(array.write(i, x) for array, x in zip(arrays, outputs, strict=True))
 
     arrays = tuple(tf.TensorArray(dtype, count, element_shape=shape) for shape, dtype in shapes)
-    start = (tf.constant(0), initial, arrays)
+    start = (tf.constant(0), tuple(initial), arrays)
     _, total, arrays = tf.while_loop(lambda i, *_: i < count, advance, start, parallel_iterations=1)
     return total, tuple(array.stack() for array in arrays)
 
@@ -140,12 +144,32 @@ def cross_entropies(logits, labels):
     """Of logits `(N, V)` and integer labels: cross-entropies `(N,)`, gradients `(N, V)`, likeliest classes `(N,)`.
 
     Why: one kernel of TensorFlow finds the first two; the gradient that it would find later needs the logits until
-    then. Keras's argmax looks for negative zeros first, five passes over the logits. TensorFlow only.
+    then. Keras's argmax looks for negative zeros first, five passes over the logits.
     """
-    import tensorflow as tf
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
 
-    losses, slopes = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
-    return losses, slopes, tf.argmax(logits, axis=-1, output_type="int32")
+        losses, slopes = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
+        return losses, slopes, tf.argmax(logits, axis=-1, output_type="int32")
+    logs = ops.log_softmax(logits, axis=-1)
+    true = ops.arange(logits.shape[1], dtype="int32")[None] == labels[:, None]
+    losses = -ops.sum(ops.where(true, logs, 0.0), axis=-1)
+    return losses, ops.exp(logs) - ops.cast(true, logs.dtype), ops.cast(ops.argmax(logits, axis=-1), "int32")
+
+
+def on_accelerator():
+    """Whether tensors live on a GPU or TPU, where only large pieces keep it busy."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.default_backend() != "cpu"
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
+    import torch
+
+    return torch.cuda.is_available()
 
 
 @contextlib.contextmanager

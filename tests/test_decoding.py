@@ -1,5 +1,6 @@
 """Generation: against the slow loop, against brute force, and by property."""
 
+import contextlib
 import itertools
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import kerastf
-from kerastf import decoding
+from kerastf import compat, decoding
 from kerastf.testing import reference_generate
 from kerastf.testing.subjects import shake
 from kerastf.text import ByteTokenizer, CharacterTokenizer
@@ -193,3 +194,30 @@ def test_character_tokenizer_round_trip(text, more):
     assert tokenizer.decode(tokenizer.encode(more)) == "".join(c for c in more if c in text)
     again = kerastf.text.from_config(tokenizer.get_config())
     assert again.encode(more) == tokenizer.encode(more)
+
+
+def test_more_rows_than_prompts_change_nothing(monkeypatch):
+    model = kerastf.create_model("gpt", vocab_size=30, max_length=32, dim=16, num_layers=1, num_heads=2, pad_id=0)
+    shake(model, 1)
+    prompts = [[3, 4, 5]], [[3, 4], [5, 6, 7]]
+    settings = {"max_length": 20, "end_id": 9, "pad_id": 0}
+    before = [decoding.generate(model, p, **settings) for p in prompts]
+    monkeypatch.setattr(compat, "fewest_rows", lambda: 4)
+    for (tokens, ends), p in zip(before, prompts, strict=True):
+        more = decoding.generate(model, p, **settings)
+        np.testing.assert_array_equal(more[0], tokens)
+        np.testing.assert_array_equal(more[1], ends)
+
+
+def test_weights_rounded_once_give_the_same_tokens(monkeypatch):
+    options = {"vocab_size": 30, "max_length": 32, "dim": 16, "num_layers": 2, "num_heads": 2}
+    model = kerastf.create_model("gpt", dtype="mixed_bfloat16", **options)
+    shake(model, 1)
+    tokens = [decoding.generate(model, [[3, 4, 5]], max_length=30)[0]]
+    with compat.rounded(model):
+        assert model.embedding.matrix.value.dtype == "bfloat16"
+    assert model.embedding.matrix.value.dtype == "float32"
+    monkeypatch.setattr(compat, "rounded", lambda model: contextlib.nullcontext())
+    vars(model).pop("_decoding_functions")
+    tokens.append(decoding.generate(model, [[3, 4, 5]], max_length=30)[0])
+    np.testing.assert_array_equal(*tokens)

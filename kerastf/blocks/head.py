@@ -85,7 +85,7 @@ class LanguageModel(keras.layers.Layer):
         return self.matrix if self.read_matrix is None else self.read_matrix()  # (V, C)
 
     def loss_of(self, features, targets, sample_weight=None, *, training=True):
-        """The default loss straight from the features, without all logits at a time. TensorFlow only.
+        """The default loss straight from the features, without all logits at a time. Not on PyTorch.
 
         Args:
             features: `(B, T, C)`.

@@ -42,9 +42,15 @@ class FromFeatures(keras.Model):
         added = (self._aggregate_additional_loss(loss) for loss in self.losses)
         return sum(added, start=step.loss(y_pred, y, sample_weight, training))
 
+    def compute_loss_and_updates(self, *args, **kwargs):  # JAX's name for all that a step differentiates
+        loss, (unscaled, y_pred, *rest) = super().compute_loss_and_updates(*args, **kwargs)
+        step = _step_of(self)
+        return loss, (unscaled, step.given_to_metrics() if step else y_pred, *rest)
+
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         step = _step_of(self)
-        return super().compute_metrics(x, y, step.chosen if step else y_pred, sample_weight)
+        chosen = step.given_to_metrics() if step else None
+        return super().compute_metrics(x, y, y_pred if chosen is None else chosen, sample_weight)
 
 
 def _step_of(model):
@@ -69,7 +75,7 @@ def _step(model, data):
 def _serves(model, data):
     """Whether the head has such a loss, nobody else looks at the logits, and there are many of them."""
     _, targets, _ = keras.utils.unpack_x_y_sample_weight(data)
-    if keras.backend.backend() != "tensorflow" or model.sees_logits or not hasattr(targets, "shape"):
+    if keras.backend.backend() == "torch" or model.sees_logits or not hasattr(targets, "shape"):
         return False
     if not _is_own(type(model.head)) or model.head.label_smoothing or model.head.compute_dtype == "float16":
         return False  # gradients of float16 are found scaled, and here they are scaled when they are found
@@ -106,3 +112,8 @@ class _Step:
         """The head's loss."""
         loss, self.chosen = self.model.head.loss_of(features, targets, sample_weight, training=training)
         return loss
+
+    def given_to_metrics(self):
+        """The likeliest tokens, once: JAX must not see them again outside of what it differentiates."""
+        chosen, self.chosen = self.chosen, None
+        return chosen

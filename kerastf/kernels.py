@@ -81,19 +81,7 @@ def flash(query, key, value, mask, bias, causal, rate):
         rate: Which share of the weights is dropped.
     """
     if keras.backend.backend() == "jax":
-        import jax
-
-        length, keys, width = query.shape[1], key.shape[1], query.shape[-1]
-        half = keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")
-        fits = half and width % 8 == 0 and width <= 128 and length % 2 == 0 and keys % 2 == 0
-        more = rate or bias is not None or (causal and mask is not None)
-        if more or not fits or jax.default_backend() != "gpu":
-            return None
-        if mask is not None:  # the kernel takes no mask of keys alone
-            mask = ops.broadcast_to(mask, (query.shape[0], 1, length, keys))
-        return jax.nn.dot_product_attention(
-            query, key, value, mask=mask, scale=1.0, is_causal=causal, implementation="cudnn"
-        )
+        return _cudnn_attention(query, key, value, mask, causal) if not rate and bias is None else None
     import torch
 
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
@@ -110,6 +98,30 @@ def flash(query, key, value, mask, bias, causal, rate):
         enable_gqa=query.shape[1] != key.shape[1],
     )  # fmt: skip
     return mean.transpose(1, 2)
+
+
+def _cudnn_attention(query, key, value, mask, causal):
+    import jax
+
+    length, keys, width = query.shape[1], key.shape[1], query.shape[-1]
+    half = keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")
+    fits = half and width % 8 == 0 and width <= 128 and not (causal and mask is not None)
+    if not fits or jax.default_backend() != "gpu":
+        return None
+    more, extra = length % 2, keys % 2  # the kernel takes even lengths only
+    query = ops.pad(query, [[0, 0], [0, more], [0, 0], [0, 0]])
+    key, value = (ops.pad(x, [[0, 0], [0, extra], [0, 0], [0, 0]]) for x in (key, value))
+    known = {}
+    if mask is not None:  # one of keys alone is not taken; a query that is padding must see something
+        mask = ops.broadcast_to(mask, (query.shape[0], 1, length, keys))
+        mask = ops.pad(mask, [[0, 0], [0, 0], [0, more], [0, 0]], constant_values=True)
+        known = {"mask": ops.pad(mask, [[0, 0], [0, 0], [0, 0], [0, extra]])}
+    elif extra and not causal:
+        known = {"key_value_seq_lengths": ops.full((query.shape[0],), keys, dtype="int32")}
+    mean = jax.nn.dot_product_attention(
+        query, key, value, scale=1.0, is_causal=causal, implementation="cudnn", **known
+    )  # fmt: skip
+    return mean[:, :length]
 
 
 def next_seed(generator):

@@ -11,6 +11,7 @@ CONTESTANTS = {
     "kerashub_jax": {"program": "hub", "backend": "jax", "jit": True, "label": "KerasHub on JAX"},
     "transformers": {"program": "huggingface", "label": "transformers, SDPA"},
     "torch": {"program": "plain_torch", "label": "plain PyTorch"},
+    "timm": {"program": "torch_images", "label": "timm"},
     "tutorial": {"program": "tutorial", "backend": "tensorflow", "jit": False, "label": "tutorial loop"},
     "tutorial_jit": {"program": "tutorial", "backend": "tensorflow", "jit": True, "label": "tutorial loop, jit"},
 }
@@ -67,6 +68,8 @@ def _cases():
     gpu = {"gpu": True, "dtype": "mixed_bfloat16", "dropout": 0.0}
     trainers = ("kerastf_jax", "kerashub_jax", "transformers", "torch")
     found["gpu:train:gpt2"] = _case("train", "gpt", big, 32, 1024, 20, trainers, **gpu)
+    painters = ("kerastf_jax", "kerashub_jax", "timm")
+    found["gpu:train:vit.b16"] = _case("train", "vit", VIT, 128, 197, 10, painters, **gpu)
     for batch in (1, 8):
         speakers = ("kerastf_jax", "kerashub_jax", "transformers")
         found[f"gpu:generate:gpt2:batch{batch}"] = _case("generate", "gpt", big, batch, 16, 3, speakers, new=256, **gpu)

@@ -36,13 +36,13 @@ class Training:
     def run(self, steps):
         """So many steps; returns when they are finished."""
         if steps not in self.feeds:
-            self.feeds[steps] = {
-                name: torch.from_numpy(a).long() if a.dtype.kind == "i" else torch.from_numpy(a)
-                for name, a in data.arrays(self.case, steps).items()
-            }
+            found = {name: torch.from_numpy(a) for name, a in data.arrays(self.case, steps).items()}
+            found = {name: t if t.is_floating_point() else t.long() for name, t in found.items()}
+            self.feeds[steps] = {name: t.pin_memory() if DEVICE == "cuda" else t for name, t in found.items()}
         size = self.case["batch"]
         for start in range(0, steps * size, size):
-            batch = {name: t[start : start + size].to(DEVICE) for name, t in self.feeds[steps].items()}
+            parts = {name: t[start : start + size] for name, t in self.feeds[steps].items()}
+            batch = {name: t.to(DEVICE, non_blocking=True) for name, t in parts.items()}
             with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=self.case["dtype"] == "mixed_bfloat16"):
                 loss = self.loss(self.called, batch)
             loss.backward()

@@ -5,9 +5,22 @@ Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E pe
 
 import contextlib
 import functools
+import os
 
 import keras
 from keras import ops
+
+
+def reuse_memory():
+    """Lets TensorFlow use the memory of its tensors on a CPU again at the next step, unless the environment decides.
+
+    Why: otherwise each step gives large tensors back to the system and asks for them anew, page by page, which takes 3
+    to 5 % of a training step. It has an effect only before TensorFlow's first operation.
+    """
+    if keras.backend.backend() == "tensorflow" and hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
+        os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
+        os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(memory))
 
 
 def product(a, b, *, transpose_a=False, transpose_b=False):
@@ -28,10 +41,12 @@ def product(a, b, *, transpose_a=False, transpose_b=False):
 
 
 def tied(tensors, other):
-    """The tensors, to be had only when `other` is there. TensorFlow only.
+    """The tensors, on TensorFlow to be had only when `other` is there.
 
     Why: what a gradient computes again from tied tensors is not merged with what the forward pass computed.
     """
+    if keras.backend.backend() != "tensorflow":
+        return list(tensors)
     import tensorflow as tf
 
     with tf.control_dependencies([other]):
@@ -230,7 +245,7 @@ def one_pass_adam(optimizer):
         share = tf.cast(inner.learning_rate, "float32") * inner.weight_decay
         for variable in variables:
             if inner._use_weight_decay(variable):
-                variable.value.assign_sub(variable.value * share)
+                variable.value.assign(variable.value * (1 - share))  # as good as in place: the product is moved in
 
     try:
         object.__setattr__(inner, "_backend_update_step", update)  # a plain assignment would be tracked by Keras

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from kerastf import functional
 from kerastf.registry import register
 
 
@@ -45,13 +46,8 @@ class LayerNorm(keras.layers.Layer):
         self.shift = self.add_weight(shape=(x_shape[-1],), initializer="zeros", name="shift") if self.bias else None
 
     def call(self, x):
-        h = ops.cast(x, "float32")  # the moments need the range and precision of float32
-        mean = ops.mean(h, axis=-1, keepdims=True)  # (B, T, 1)
-        centred = h - mean
-        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)  # (B, T, 1)
-        h = centred * ops.rsqrt(variance + self.epsilon) * ops.cast(self.gain, "float32")  # (B, T, C)
-        if self.bias:
-            h = h + ops.cast(self.shift, "float32")
+        gain, shift = ops.cast(self.gain, "float32"), ops.cast(self.shift, "float32") if self.bias else None
+        h = functional.normalise(x, gain, shift, epsilon=self.epsilon)  # (B, T, C)
         return ops.cast(h, self.compute_dtype)
 
     def compute_mask(self, inputs, previous_mask=None):

@@ -1,5 +1,6 @@
 """Stateless tensor functions on `keras.ops`, shared by the blocks; plugins may use them too."""
 
+from kerastf.functional.activations import activation_of, gelu, gelu_tanh
 from kerastf.functional.attend import (
     NEGATIVE,
     additive_scores,
@@ -14,7 +15,8 @@ from kerastf.functional.attend import (
     weigh,
 )
 from kerastf.functional.images import pair, patch_grid, patches, resize_grid
-from kerastf.functional.losses import activation_of, logistic_losses, logistic_slope
+from kerastf.functional.losses import logistic_losses, logistic_slope
+from kerastf.functional.norms import normalise
 from kerastf.functional.sequences import (
     last_kept,
     mean_kept,
@@ -28,7 +30,8 @@ from kerastf.functional.sequences import (
 )
 
 __all__ = [
-    "NEGATIVE", "activation_of", "additive_scores", "attention", "dot_scores", "drop", "join_masks", "last_kept",
-    "logistic_losses", "logistic_slope", "mean_by", "mean_kept", "near", "pair", "patch_grid", "patches", "pick",
-    "place", "positions", "resize_grid", "rollout", "rotate", "sinusoids", "slopes", "visible", "weigh", "write",
+    "NEGATIVE", "activation_of", "additive_scores", "attention", "dot_scores", "drop", "gelu", "gelu_tanh",
+    "join_masks", "last_kept", "logistic_losses", "logistic_slope", "mean_by", "mean_kept", "near", "normalise", "pair",
+    "patch_grid", "patches", "pick", "place", "positions", "resize_grid", "rollout", "rotate", "sinusoids", "slopes",
+    "visible", "weigh", "write",
 ]  # fmt: skip

@@ -1,6 +1,5 @@
-"""Losses and activations."""
+"""Losses."""
 
-import keras
 from keras import ops
 
 
@@ -14,27 +13,3 @@ def logistic_slope(true, true_weights, false, false_weights):
     """A scalar with the gradient of the sum of `logistic_losses`, without its logarithms."""
     slopes = (true_weights * (ops.sigmoid(true) - 1), true), (false_weights * ops.sigmoid(false), false)
     return sum(ops.sum(ops.stop_gradient(slope) * score) for slope, score in slopes)
-
-
-def activation_of(name):
-    """The activation function that a name stands for, the names that models give their blocks included.
-
-    Args:
-        name: Name of a Keras activation, or `"gelu_tanh"` for GPT-2's approximation of GELU.
-
-    Raises:
-        ValueError: There is none of that name.
-
-    Examples:
-        >>> from kerastf.functional import activation_of
-        >>> float(activation_of("relu")(-1.0))
-        0.0
-    """
-    if name == "gelu_tanh":
-        return lambda x: keras.activations.gelu(x, approximate=True)
-    try:
-        return keras.activations.get(name)
-    except ValueError:
-        raise ValueError(
-            f"`activation` must be 'gelu_tanh' or the name of a Keras activation. Received: activation={name!r}"
-        ) from None

@@ -13,6 +13,8 @@ from kerastf.models import saved
 from kerastf.models.from_features import FromFeatures
 from kerastf.models.generation import Generation
 
+kernels.reuse_memory()
+
 
 class Model(FromFeatures, Generation):
     """A model of the registry. A family's constructor plans, builds its graph, then calls this one's.

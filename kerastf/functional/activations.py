@@ -1,0 +1,72 @@
+"""Activations by name. GELU finds its slope together with its value."""
+
+import math
+
+import keras
+from keras import ops
+
+CUBE = 0.044715  # of the tanh form
+
+
+def activation_of(name):
+    """The activation function that a name stands for, the names that models give their blocks included.
+
+    Args:
+        name: Name of a Keras activation, or `"gelu_tanh"` for GPT-2's approximation of GELU.
+
+    Raises:
+        ValueError: There is none of that name.
+
+    Examples:
+        >>> from kerastf.functional import activation_of
+        >>> float(activation_of("relu")(-1.0))
+        0.0
+    """
+    if name in ("gelu", "gelu_tanh"):
+        return gelu if name == "gelu" else gelu_tanh
+    try:
+        return keras.activations.get(name)
+    except ValueError:
+        raise ValueError(
+            f"`activation` must be 'gelu_tanh' or the name of a Keras activation. Received: activation={name!r}"
+        ) from None
+
+
+def gelu(x):
+    """`x P(X <= x)` with X standard normal: `x/2 (1 + erf(x / sqrt(2)))`."""
+    return _with_slope(x, _gelu, lambda x: keras.activations.gelu(x, approximate=False))
+
+
+def gelu_tanh(x):
+    """GPT-2's approximation of `gelu`: `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`."""
+    return _with_slope(x, _gelu_tanh, lambda x: keras.activations.gelu(x, approximate=True))
+
+
+def _with_slope(x, function, plain):
+    """A function of each number by itself that gives its slope, too; `plain` where that is no gain.
+
+    The slope is all that is kept for the gradient, where TensorFlow would keep every tensor on the way. PyTorch has
+    kernels of its own.
+    """
+    if keras.backend.backend() == "torch" or keras.backend.is_keras_tensor(x):
+        return plain(x)
+
+    @ops.custom_gradient
+    def apply(x):
+        y, slope = function(x)
+        return y, lambda above: above * slope
+
+    return apply(ops.convert_to_tensor(x))
+
+
+def _gelu(x):
+    share = 0.5 + 0.5 * ops.erf(x * math.sqrt(0.5))
+    density = ops.exp(-0.5 * ops.square(x)) * (1 / math.sqrt(2 * math.pi))
+    return x * share, share + x * density
+
+
+def _gelu_tanh(x):
+    """`(1 + tanh(z)) / 2` is the sigmoid of `2 z`."""
+    square, twice = ops.square(x), 2 * math.sqrt(2 / math.pi)
+    share = ops.sigmoid(x * (twice + twice * CUBE * square))
+    return x * share, share * (1 + (1 - share) * x * (twice + 3 * twice * CUBE * square))

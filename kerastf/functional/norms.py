@@ -1,0 +1,49 @@
+"""Normalisation. Shapes: C channels."""
+
+import keras
+from keras import ops
+
+
+def normalise(x, gain, shift, *, epsilon):
+    """Gives mean 0 and deviation 1 over the channels, then a gain and a shift: `g (x - mean) / sqrt(var + e) + b`.
+
+    Its gradient is written by hand: it needs the normal numbers and one rate per position, where one that is derived
+    step by step keeps and reads several tensors as large as the input.
+
+    Args:
+        x: `(.., C)`.
+        gain: `(C,)`.
+        shift: `(C,)`, or None.
+        epsilon: Keeps the division finite.
+
+    Returns:
+        Float32 `(.., C)`.
+    """
+    x = x if keras.backend.is_keras_tensor(x) else ops.convert_to_tensor(x)
+    learnt = [x, gain] if shift is None else [x, gain, shift]
+    if keras.backend.backend() == "torch" or keras.backend.is_keras_tensor(x):
+        return _forward(epsilon, *learnt)[0]
+
+    @ops.custom_gradient
+    def apply(x, gain, *shifts):
+        y, normal, rate = _forward(epsilon, x, gain, *shifts)
+
+        def gradient(above):
+            slope, along = above * gain, list(range(len(x.shape) - 1))
+            inner = ops.mean(slope, axis=-1, keepdims=True), ops.mean(slope * normal, axis=-1, keepdims=True)
+            of_x = ops.cast(rate * (slope - inner[0] - normal * inner[1]), x.dtype)
+            of_shift = [ops.sum(above, axis=along) for _ in shifts]
+            return of_x, ops.sum(above * normal, axis=along), *of_shift
+
+        return y, gradient
+
+    return apply(*learnt)
+
+
+def _forward(epsilon, x, gain, *shifts):
+    h = ops.cast(x, "float32")  # the moments need the range and precision of float32
+    centred = h - ops.mean(h, axis=-1, keepdims=True)
+    rate = ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + epsilon)  # (.., 1)
+    normal = centred * rate
+    y = normal * gain
+    return (y + shifts[0] if shifts else y), normal, rate

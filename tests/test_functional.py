@@ -1,0 +1,103 @@
+"""Activations and norms whose gradients are written by hand: against the definitions, and against derived gradients."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from arrays import arrays
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from kerastf import functional
+from kerastf.functional import norms
+
+EXACT = np.vectorize(lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))))
+GELUS = {
+    "gelu": (EXACT, {"approximate": False}),
+    "gelu_tanh": (
+        lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        {"approximate": True},
+    ),
+}
+
+
+def slopes(function, above, *given, traced=False):
+    """Values and gradients of a function at NumPy arrays."""
+
+    def run(above, *given):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            y = function(*given)
+        return y, tape.gradient(y, given, output_gradients=ops.cast(above, y.dtype))
+
+    run = tf.function(run, autograph=False) if traced else run
+    y, found = run(*map(ops.convert_to_tensor, (above, *given)))
+    return ops.convert_to_numpy(y), [ops.convert_to_numpy(x) for x in found]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("name", GELUS)
+def test_gelu(name, traced):
+    definition, form = GELUS[name]
+    x = np.linspace(-12, 12, 4_001, dtype="float32")
+    above = arrays(0, x.shape)[0]
+    y, (slope,) = slopes(functional.activation_of(name), above, x, traced=traced)
+    np.testing.assert_allclose(y, definition(x.astype("float64")), atol=2e-6)
+    derived = slopes(lambda x: keras.activations.gelu(x, **form), above, x)[1][0]
+    np.testing.assert_allclose(slope, derived, atol=1e-5)
+    step = 1e-5
+    by_steps = (definition(x.astype("float64") + step) - definition(x.astype("float64") - step)) / (2 * step)
+    np.testing.assert_allclose(slope, above * by_steps, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", GELUS)
+def test_gelu_far_out_and_in_half_precision(name):
+    function = functional.activation_of(name)
+    far = np.array([-1e30, -1e4, 1e4, 1e30], "float32")
+    y, (slope,) = slopes(function, np.ones(4, "float32"), far)
+    np.testing.assert_array_equal(y[1:3], [0, 1e4])
+    assert np.all(np.isfinite(slope[1:3])) and slope[1] == 0 and slope[2] == 1
+    half = function(ops.convert_to_tensor(np.linspace(-3, 3, 50), "bfloat16"))
+    assert half.dtype == "bfloat16"
+    want = GELUS[name][0](np.linspace(-3, 3, 50))
+    np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(half, "float32")), want, atol=0.03)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    rows=st.integers(1, 9), wide=st.integers(2, 40), shift=st.booleans(), traced=st.booleans(), deep=st.booleans(),
+    offset=st.sampled_from([0.0, 100.0]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_normalise(rows, wide, shift, traced, deep, offset, seed):
+    shape = (2, rows, wide) if deep else (rows, wide)
+    x, above, gain, moved = arrays(seed, shape, shape, (wide,), (wide,))
+    x = x + offset
+    learnt = [x, gain, moved] if shift else [x, gain]
+
+    def whole(x, gain, shift=None):
+        return functional.normalise(x, gain, shift, epsilon=1e-3)
+
+    y, found = slopes(whole, above, *learnt, traced=traced)
+    exact = x.astype("float64")
+    centred = exact - exact.mean(-1, keepdims=True)
+    want = gain * centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3) + (moved if shift else 0)
+    np.testing.assert_allclose(y, want, atol=1e-5 if offset == 0 else 2e-3)
+    derived = slopes(lambda *learnt: norms._forward(1e-3, *learnt)[0], above, *learnt)[1]
+    for got, other in zip(found, derived, strict=True):
+        np.testing.assert_allclose(got, other, atol=2e-4, rtol=2e-4)
+
+
+def test_half_precision_is_normalised_in_float32():
+    x = arrays(0, (4, 64))[0]
+    half = ops.cast(ops.convert_to_tensor(x), "bfloat16")
+    with tf.GradientTape() as tape:
+        tape.watch(half)
+        y = functional.normalise(half, ops.ones(64), None, epsilon=1e-5)
+    assert y.dtype == "float32" and tape.gradient(y, half).dtype == "bfloat16"
+    rounded = ops.convert_to_numpy(ops.cast(half, "float32"))
+    np.testing.assert_allclose(
+        y, (rounded - rounded.mean(-1, keepdims=True)) / rounded.std(-1, keepdims=True), atol=1e-3
+    )

@@ -231,29 +231,6 @@ def initialised_by(value):
         cls._initialize_with_initializer = before
 
 
-@contextlib.contextmanager
-def portable_gelu():
-    """Within the block, TensorFlow's exact GELU is written with `erf`.
-
-    Why: its own is written with `erfc`, which ONNX does not have.
-    """
-    if keras.backend.backend() != "tensorflow":
-        yield
-        return
-    from keras.src.backend.tensorflow import nn
-
-    before = nn.gelu
-
-    def gelu(x, approximate=True):
-        return before(x, approximate) if approximate else 0.5 * x * (1 + ops.erf(x / 2**0.5))
-
-    nn.gelu = gelu
-    try:
-        yield
-    finally:
-        nn.gelu = before
-
-
 def forget_metrics(model):
     """After `compile(metrics=[])`, as if no metrics had been given.
 

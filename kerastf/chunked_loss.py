@@ -44,11 +44,11 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
         loss = ops.sum(losses * weights)
         if not training:
             return (loss,), (chosen,)
-        slopes = slopes * weights[:, None]
-        rounded = ops.cast(slopes, f.dtype)
-        of_matrix = ops.cast(kernels.product(rounded, f, transpose_a=True), "float32")
-        of_shift = [ops.sum(slopes, axis=0) for _ in shifts]
-        return (loss, of_matrix, *of_shift), (chosen, kernels.product(rounded, m))
+        # Weights go to the small factors of the products, not to slopes as large as the logits.
+        rounded, column = ops.cast(slopes, f.dtype), ops.cast(weights[:, None], f.dtype)
+        of_matrix = ops.cast(kernels.product(rounded, f * column, transpose_a=True), "float32")
+        of_shift = [kernels.product(weights[None], slopes)[0] for _ in shifts]
+        return (loss, of_matrix, *of_shift), (chosen, kernels.product(rounded, m) * column)
 
     def of_all(f, *shared):
         if rows == count:

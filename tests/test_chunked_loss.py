@@ -192,6 +192,14 @@ def test_float16_keeps_its_logits(called):
     assert not called  # a gradient that is found before the loss is scaled would be zero where it is small
 
 
+def test_rows_on_several_devices_keep_their_logits(called, monkeypatch):
+    monkeypatch.setattr(keras.distribution, "distribution", lambda: "data parallel")
+    model = small()
+    model.compile("sgd")
+    model.fit(*batch(), verbose=0)
+    assert not called
+
+
 def test_a_step_under_xla_is_the_same(called):
     losses = []
     for jit in (True, False):

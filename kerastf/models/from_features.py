@@ -75,6 +75,8 @@ def _step(model, data):
 def _serves(model, data):
     """Whether the head has such a loss, nobody else looks at the logits, and there are many of them."""
     _, targets, _ = keras.utils.unpack_x_y_sample_weight(data)
+    if keras.distribution.distribution() is not None:
+        return False  # rows lie on several devices, and pieces of rows would be computed by one at a time
     if keras.backend.backend() == "torch" or model.sees_logits or not hasattr(targets, "shape"):
         return False
     if not _is_own(type(model.head)) or model.head.label_smoothing or model.head.compute_dtype == "float16":

@@ -60,8 +60,12 @@ def compiling():
 def rounded(model):
     """Within the block, weights of layers that compute in half precision are read from copies in that precision.
 
-    Why: Keras rounds a weight whenever it is read, so a loop reads and rounds them all again at every step.
+    Why: Keras rounds a weight whenever it is read, so a loop reads and rounds them all again at every step. What is no
+    layer (decoding takes anything that has `step`) is left alone: nobody knows in which precision it computes.
     """
+    if not isinstance(model, keras.layers.Layer):
+        yield
+        return
     halves = {
         id(v): layer.compute_dtype
         for layer in (model, *parts_of(model)) if layer.compute_dtype in ("bfloat16", "float16")

@@ -221,3 +221,20 @@ def test_weights_rounded_once_give_the_same_tokens(monkeypatch):
     vars(model).pop("_decoding_functions")
     tokens.append(decoding.generate(model, [[3, 4, 5]], max_length=30)[0])
     np.testing.assert_array_equal(*tokens)
+
+
+def test_what_only_has_steps_can_write(model):
+    """A plugin may hand decoding its own view of a model, which is no layer."""
+
+    class View:
+        variables, max_length, init_state = model.variables, model.max_length, model.init_state
+
+        def step(self, tokens, state, index):
+            return model.step(tokens, state, index)
+
+    given = [[3, 4], [5, 6, 1]]
+    whole, part = (decoding.generate(m, given, max_length=10)[0] for m in (model, View()))
+    np.testing.assert_array_equal(whole, part)
+    np.testing.assert_array_equal(
+        *(decoding.beam_search(m, given, max_length=10, num_beams=2)[0] for m in (model, View()))
+    )

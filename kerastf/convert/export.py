@@ -1,5 +1,6 @@
 """Models for other programs: a folder of Hugging Face, and the formats that Keras exports itself."""
 
+import contextlib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerastf import functional
 from kerastf.errors import ConfigError, PluginError
 
 FORMATS = {"savedmodel": ("tf_saved_model", ""), "onnx": ("onnx", ".onnx"), "litert": ("litert", ".tflite")}
@@ -50,7 +52,9 @@ def export(model: Any, path: "str | Path", to: str, *, type: str | None = None) 
     inputs = model.example_inputs(model.options, 2, 4, np.random.default_rng(0))
     inputs = next(iter(inputs.values())) if len(inputs) == 1 else inputs
     want = model(inputs)  # Keras exports to ONNX only what was called before
-    model.export(str(path), format=kind, verbose=False, **(_one_row(model) if to == "litert" else {}))
+    # LiteRT knows GELU as Keras writes it, and ONNX as it is written here.
+    with functional.plain_activations() if to == "litert" else contextlib.nullcontext():
+        model.export(str(path), format=kind, verbose=False, **(_one_row(model) if to == "litert" else {}))
     if to == "onnx" and importlib.util.find_spec("onnxruntime") is not None:
         _try(path, inputs, want)
     return path

@@ -1,11 +1,25 @@
 """Activations by name. GELU finds its slope together with its value."""
 
+import contextlib
+import contextvars
 import math
 
 import keras
 from keras import ops
 
 CUBE = 0.044715  # of the tanh form
+
+_plain = contextvars.ContextVar("plain", default=False)
+
+
+@contextlib.contextmanager
+def plain_activations():
+    """Within the block, activations are written as Keras writes them, which converters to other formats know."""
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
 
 
 def activation_of(name):
@@ -48,7 +62,7 @@ def _with_slope(x, function, plain):
     The slope is all that is kept for the gradient, where TensorFlow would keep every tensor on the way. PyTorch has
     kernels of its own.
     """
-    if keras.backend.backend() == "torch" or keras.backend.is_keras_tensor(x):
+    if keras.backend.backend() == "torch" or keras.backend.is_keras_tensor(x) or _plain.get():
         return plain(x)
 
     @ops.custom_gradient

@@ -21,7 +21,7 @@ def compiled(function, owner):
         import tensorflow as tf
 
         def traced(*arguments):
-            with _xla():
+            with switched(_compiling, True):
                 return function(*arguments)
 
         return tf.function(traced, jit_compile=True, autograph=False)
@@ -29,7 +29,7 @@ def compiled(function, owner):
         import jax
 
         def pure(values, *arguments):
-            with _xla(), keras.StatelessScope(zip(owner.variables, values, strict=True)):
+            with switched(_compiling, True), keras.StatelessScope(zip(owner.variables, values, strict=True)):
                 return function(*arguments)
 
         jitted = jax.jit(pure)
@@ -43,12 +43,13 @@ _compiling = contextvars.ContextVar("compiling", default=False)
 
 
 @contextlib.contextmanager
-def _xla():
-    token = _compiling.set(True)
+def switched(variable, value):
+    """Within the block, a `contextvars.ContextVar` holds the value; then what it held before."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _compiling.reset(token)
+        variable.reset(token)
 
 
 def compiling():

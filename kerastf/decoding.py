@@ -52,6 +52,30 @@ def generate(model, prompts, *, max_length, sampler="greedy", seed=None, end_id=
     return ops.convert_to_numpy(out)[:count, :max_length], ops.convert_to_numpy(ends)[:count]
 
 
+def searches(num_beams, sampler, seed, beams_asked=False):
+    """Whether a user's settings ask for `beam_search` rather than `generate`.
+
+    Args:
+        num_beams: How many continuations are kept.
+        sampler: As for `generate`.
+        seed: As for `generate`.
+        beams_asked: Whether the beams themselves are wanted, even if there is one.
+
+    Raises:
+        InputError: There is less than one beam, or a search is asked to sample.
+    """
+    if num_beams < 1:
+        raise InputError(f"`num_beams` must be at least 1. Received: num_beams={num_beams}")
+    if num_beams == 1 and not beams_asked:
+        return False
+    if sampler != "greedy" or seed is not None:
+        raise InputError(
+            f"Beam search does not sample: give num_beams or a sampler. Received: num_beams={num_beams}, "
+            f"sampler={sampler!r}, seed={seed}"
+        )
+    return True
+
+
 def beam_search(
     model, prompts, *, max_length, num_beams, length_penalty=1.0, end_id=None, pad_id=None, context=None
 ):  # fmt: skip

@@ -187,18 +187,14 @@ def cross_entropies(logits, labels):
 
 
 def on_accelerator():
-    """Whether tensors live on a GPU or TPU, where only large pieces keep it busy."""
+    """Whether tensors live on a GPU or TPU, where only large pieces keep it busy. TensorFlow and JAX."""
     if keras.backend.backend() == "jax":
         import jax
 
         return jax.default_backend() != "cpu"
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
+    import tensorflow as tf
 
-        return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
-    import torch
-
-    return torch.cuda.is_available()
+    return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ Shapes: B batch, T time, C channels of a direction, V vocabulary, S samples, L l
 side by side, forward first: `(B, T, 2C)`.
 """
 
-import contextlib
 import contextvars
 import math
 from typing import Literal
@@ -12,6 +11,7 @@ from typing import Literal
 import keras
 from keras import ops
 
+from kerastf import compat
 from kerastf.blocks.losses import TokenCrossEntropy, token_weights
 from kerastf.registry import register
 
@@ -20,14 +20,9 @@ NOTHING = -1  # the target of a position that has no next or previous token
 _sampling = contextvars.ContextVar("sampling", default=False)
 
 
-@contextlib.contextmanager
 def sampling():
     """Within the block, a head with `num_samples` gives features instead of logits: the loss then takes a few only."""
-    token = _sampling.set(True)
-    try:
-        yield
-    finally:
-        _sampling.reset(token)
+    return compat.switched(_sampling, True)
 
 
 def two_way_targets(tokens, pad_id=None):

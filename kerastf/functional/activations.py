@@ -1,25 +1,21 @@
 """Activations by name. GELU finds its slope together with its value."""
 
-import contextlib
 import contextvars
 import math
 
 import keras
 from keras import ops
 
+from kerastf import compat
+
 CUBE = 0.044715  # of the tanh form
 
 _plain = contextvars.ContextVar("plain", default=False)
 
 
-@contextlib.contextmanager
 def plain_activations():
     """Within the block, activations are written as Keras writes them, which converters to other formats know."""
-    token = _plain.set(True)
-    try:
-        yield
-    finally:
-        _plain.reset(token)
+    return compat.switched(_plain, True)
 
 
 def activation_of(name):

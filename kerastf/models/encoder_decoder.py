@@ -114,14 +114,7 @@ class EncoderDecoder(Model):
         limit = self.options["max_length"] if max_length is None else max_length + 1
         shared = {"max_length": limit, "end_id": end, "pad_id": self.options["pad_id"], "context": self._context(rows)}
         prompts = [[start]] * len(rows)
-        if num_beams < 1:
-            raise InputError(f"`num_beams` must be at least 1. Received: num_beams={num_beams}")
-        if num_beams > 1 or return_beams:
-            if sampler != "greedy" or seed is not None:
-                raise InputError(
-                    f"Beam search does not sample: give num_beams or a sampler. Received: num_beams={num_beams}, "
-                    f"sampler={sampler!r}, seed={seed}"
-                )
+        if decoding.searches(num_beams, sampler, seed, beams_asked=return_beams):
             tokens, ends, scores = decoding.beam_search(
                 self, prompts, num_beams=num_beams, length_penalty=length_penalty, **shared
             )

@@ -9,6 +9,8 @@ import math
 
 import keras
 
+from kerastf import compat
+
 LARGE = 2**22  # logits; below, they are as fast as a whole
 BATCH = 32  # rows where a batch may have any number
 
@@ -59,17 +61,9 @@ def _step_of(model):
     return step if step is not None and step.model is model else None
 
 
-@contextlib.contextmanager
 def _step(model, data):
     """Within the block, `model` computes features only, and its loss from them, where that serves."""
-    if not _serves(model, data):
-        yield
-        return
-    token = _running.set(_Step(model))
-    try:
-        yield
-    finally:
-        _running.reset(token)
+    return compat.switched(_running, _Step(model)) if _serves(model, data) else contextlib.nullcontext()
 
 
 def _serves(model, data):

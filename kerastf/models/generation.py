@@ -38,15 +38,8 @@ class Generation(keras.Model):
         rows, form = self.token_rows(prompt, self.tokenizer, self.options["vocab_size"])
         limit = self.options["max_length"] if max_length is None else max_length
         end_id = self.tokenizer.end_id if end_id is None and self.tokenizer else end_id
-        if num_beams < 1:
-            raise InputError(f"`num_beams` must be at least 1. Received: num_beams={num_beams}")
         shared = {"max_length": limit, "end_id": end_id, "pad_id": self.options["pad_id"]}
-        if num_beams > 1:
-            if sampler != "greedy" or seed is not None:
-                raise InputError(
-                    f"Beam search does not sample: give num_beams or a sampler. Received: num_beams={num_beams}, "
-                    f"sampler={sampler!r}, seed={seed}"
-                )
+        if decoding.searches(num_beams, sampler, seed):
             tokens, ends, _ = decoding.beam_search(
                 self, rows, num_beams=num_beams, length_penalty=length_penalty, **shared
             )

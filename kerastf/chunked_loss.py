@@ -30,24 +30,26 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
     Returns:
         The sum, and the likeliest class of each row, `(N,)`.
     """
-    count = features.shape[0]
+    count, classes = features.shape[0], matrix.shape[0]
+    idle = kernels.idle_classes(classes)
     logits = LOGITS_ON_ACCELERATOR if kernels.on_accelerator() else LOGITS
-    rows = max(1, logits // matrix.shape[0])
+    rows = max(1, logits // classes)
     rows = rows if count is None else min(rows, -(-count // -(-count // rows)))
     learnt = (features, matrix) if shift is None else (features, matrix, shift)
 
     def of_some(f, labels, weights, m, *shifts):
         """Sums over some rows, of losses and of slopes of what all rows share; and what each row has of its own."""
-        logits = ops.cast(kernels.product(f, m, transpose_b=True), "float32")
-        logits = logits + ops.cast(shifts[0], "float32") if shifts else logits
-        losses, slopes, chosen = kernels.cross_entropies(logits, labels)
+        logits = kernels.product(f, m, transpose_b=True)
+        if shifts:
+            logits = ops.cast(logits, "float32") + ops.cast(shifts[0], "float32")
+        losses, slopes, chosen = kernels.cross_entropies(logits, labels, classes, training=training)
         loss = ops.sum(losses * weights)
         if not training:
             return (loss,), (chosen,)
         # Weights go to the small factors of the products, not to slopes as large as the logits.
         rounded, column = ops.cast(slopes, f.dtype), ops.cast(weights[:, None], f.dtype)
-        of_matrix = ops.cast(kernels.product(rounded, f * column, transpose_a=True), "float32")
-        of_shift = [kernels.product(weights[None], slopes)[0] for _ in shifts]
+        of_matrix = kernels.exact_product(rounded, f * column, transpose_a=True)
+        of_shift = [kernels.exact_product(ops.cast(weights[None], slopes.dtype), slopes)[0] for _ in shifts]
         return (loss, of_matrix, *of_shift), (chosen, kernels.product(rounded, m) * column)
 
     def of_all(f, *shared):
@@ -70,7 +72,10 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
 
     @ops.custom_gradient
     def total(*learnt):
-        (loss, *slopes), (chosen, *of_features) = of_all(*learnt)
+        f, *shared = learnt
+        shared = [ops.pad(x, [[0, idle]] + [[0, 0]] * (len(x.shape) - 1)) if idle else x for x in shared]
+        (loss, *slopes), (chosen, *of_features) = of_all(f, *shared)
+        slopes = [slope[:classes] for slope in slopes]
 
         def gradient(*above):
             above = keras.tree.flatten(above)[0]  # of the loss; JAX gives one tuple

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from kerastf import functional
+from kerastf.blocks.dense import Dense
 from kerastf.blocks.dropout import Dropout
 from kerastf.config import block_from, block_spec
 from kerastf.registry import register, resolve
@@ -231,7 +232,7 @@ class Projected(Attention):
 
     def _dense(self, units, input_shape, name, std=None):
         std = self.initializer_std if std is None else std
-        dense = keras.layers.Dense(
+        dense = Dense(
             units, use_bias=self.bias, kernel_initializer=keras.initializers.RandomNormal(stddev=std),
             dtype=self.dtype_policy, name=name,
         )  # fmt: skip

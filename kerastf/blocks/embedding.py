@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from kerastf import functional
+from kerastf.blocks.dense import Dense
 from kerastf.registry import register
 
 
@@ -195,7 +196,7 @@ class Vector(keras.layers.Layer):
 def _linear(block, inputs):
     """The linear map of a block from vectors of some width to its own."""
     std = inputs**-0.5 if block.kernel_std is None else block.kernel_std
-    dense = keras.layers.Dense(
+    dense = Dense(
         block.dim, kernel_initializer=keras.initializers.TruncatedNormal(stddev=std), dtype=block.dtype_policy,
         name="project",
     )  # fmt: skip

@@ -3,6 +3,7 @@
 import keras
 
 from kerastf import functional
+from kerastf.blocks.dense import Dense
 from kerastf.blocks.dropout import Dropout
 from kerastf.registry import register
 
@@ -41,7 +42,7 @@ class _FeedForward(keras.layers.Layer):
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
 
     def _dense(self, units, std, name):
-        return keras.layers.Dense(
+        return Dense(
             units, use_bias=self.bias, kernel_initializer=keras.initializers.RandomNormal(stddev=std),
             dtype=self.dtype_policy, name=name,
         )  # fmt: skip

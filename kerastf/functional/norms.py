@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from kerastf import kernels
+
 
 def normalise(x, gain, shift, *, epsilon):
     """Gives mean 0 and deviation 1 over the channels, then a gain and a shift: `g (x - mean) / sqrt(var + e) + b`.
@@ -26,9 +28,10 @@ def normalise(x, gain, shift, *, epsilon):
 
     @ops.custom_gradient
     def apply(x, gain, *shifts):
-        y, normal, rate = _forward(epsilon, x, gain, *shifts)
+        y, *kept = _forward(epsilon, x, gain, *shifts)
 
         def gradient(above):
+            normal, rate = _found_again(x, *kept)
             slope, along = above * gain, list(range(len(x.shape) - 1))
             inner = ops.mean(slope, axis=-1, keepdims=True), ops.mean(slope * normal, axis=-1, keepdims=True)
             of_x = ops.cast(rate * (slope - inner[0] - normal * inner[1]), x.dtype)
@@ -42,8 +45,17 @@ def normalise(x, gain, shift, *, epsilon):
 
 def _forward(epsilon, x, gain, *shifts):
     h = ops.cast(x, "float32")  # the moments need the range and precision of float32
-    centred = h - ops.mean(h, axis=-1, keepdims=True)
+    mean = ops.mean(h, axis=-1, keepdims=True)  # (.., 1)
+    centred = h - mean
     rate = ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + epsilon)  # (.., 1)
     normal = centred * rate
     y = normal * gain
-    return (y + shifts[0] if shifts else y), normal, rate
+    return (y + shifts[0] if shifts else y), normal, mean, rate
+
+
+def _found_again(x, normal, mean, rate):
+    """The normal numbers and their rates for the gradient; JAX keeps `x` instead of the former."""
+    if keras.backend.backend() != "jax":
+        return normal, rate
+    mean, rate = kernels.tied((mean, rate), None)
+    return (ops.cast(x, "float32") - mean) * rate, rate

@@ -1,6 +1,8 @@
 """What every model family shares: configuration, default loss, new heads, saving."""
 
+import concurrent.futures
 import functools
+import os
 from typing import Any, ClassVar
 
 import keras
@@ -197,6 +199,18 @@ class Model(FromFeatures, Generation):
     def check_data(self, x, y):
         """Raises `InputError` for arrays that the model cannot be trained on; data sets are checked as they come."""
 
+    def check_finite(self, x):
+        """Raises `InputError` for an array of floats with one that is not a number, or infinite."""
+        if x.dtype.kind != "f" or not len(x):
+            return
+        parts = np.array_split(x, min(len(x), os.cpu_count() or 1))
+        with concurrent.futures.ThreadPoolExecutor(len(parts)) as pool:  # one pass where nothing is wrong
+            totals = list(pool.map(_total, parts))
+        for part, total in zip(parts, totals, strict=True):
+            for extreme in () if np.isfinite(total) else (part.min(), part.max()):
+                if not np.isfinite(extreme):
+                    raise InputError(f"The input must be finite numbers. Received: {extreme}")
+
     def check_tokens(self, x, y, vocab_size, max_length=None):
         """What a family of one token input asks of arrays: their shapes, and tokens that exist."""
         if not isinstance(x, np.ndarray):
@@ -355,3 +369,9 @@ class Model(FromFeatures, Generation):
             if not overwrite and checkpoint.Path(filepath).exists():
                 raise InputError(f"The file exists, and overwrite=False. Received: filepath={str(filepath)!r}")
             super().save(temporary, overwrite=True, **kwargs)
+
+
+def _total(x):
+    """The sum of an array, which is finite only if every number is."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return x.sum()

@@ -321,12 +321,7 @@ class ViT(Model):
                 f"The model takes {limit} vectors. Cut the input, or build it with max_length={x.shape[1]}. "
                 f"Received: {x.shape[1]} vectors"
             )
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = x.sum() if x.dtype.kind == "f" and x.size else 0  # one pass where nothing is wrong
-        if not np.isfinite(total):
-            for extreme in (x.min(), x.max()):
-                if not np.isfinite(extreme):
-                    raise InputError(f"The input must be finite numbers. Received: {extreme}")
+        self.check_finite(x)
 
     # --- sizes and pictures
 

@@ -24,8 +24,13 @@ print("kept")
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_contracts(backend):
+    assert_kept(backend, CODE)
+
+
+def assert_kept(backend, code):
+    """Runs code that prints "kept" at its end."""
     environment = {**os.environ, "KERAS_BACKEND": backend}
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.stdout.strip().endswith("kept"), done.stdout[-2000:] + done.stderr[-3000:]
 
 
@@ -35,21 +40,71 @@ from kerastf import chunked_loss
 from kerastf.models import from_features
 x, y = np.random.default_rng(0).integers(0, 11, (2, 20, 9)).astype("int32")
 weights = np.random.default_rng(1).random((20, 9)).astype("float32")
-found = []
-for from_features.LARGE, chunked_loss.LOGITS in ((0, 8), (0, 2**24), (2**60, None)):
+
+def trained(large, logits):
+    from_features.LARGE, chunked_loss.LOGITS = large, logits
     keras.utils.set_random_seed(1)
     model = kerastf.create_model("gpt", vocab_size=11, max_length=16, dim=16, num_layers=1, num_heads=2, pad_id=3)
     model.compile("adamw")
     history = model.fit(x, y, sample_weight=weights, batch_size=8, epochs=3, validation_data=(x, y), verbose=0).history
-    found.append(np.concatenate([np.ravel(a) for a in (*history.values(), *model.get_weights())]))
-assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
-for other in found[:2]:
-    np.testing.assert_allclose(other, found[2], atol=1e-5)
+    assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    return np.concatenate([np.ravel(a) for a in (*history.values(), *model.get_weights())])
+"""
+PIECES = """
+whole = trained(2**60, None)
+for logits in (8, 2**24):
+    np.testing.assert_allclose(trained(0, logits), whole, atol=1e-5)
+print("kept")
+"""
+GPU_PROGRAMS = """
+from kerastf import jax_kernels, kernels
+whole = trained(2**60, None)
+asked = []
+
+def step_by_step(logits, labels, classes):
+    asked.append(logits.shape[1] - classes)
+    return plain(logits, labels, classes, interpret=True)
+
+plain, jax_kernels.cross_entropies = jax_kernels.cross_entropies, step_by_step
+kernels._jax_on_gpu, kernels.on_accelerator = lambda: True, lambda: False
+for logits in (8, 2**24):
+    np.testing.assert_allclose(trained(0, logits), whole, atol=1e-5)
+assert set(asked) == {117}, asked  # 128 columns, 11 of which count
 print("kept")
 """
 
 
-def test_jax_trains_the_same_from_features_and_from_logits():
-    environment = {**os.environ, "KERAS_BACKEND": "jax"}
-    done = subprocess.run([sys.executable, "-c", FEATURES], capture_output=True, text=True, env=environment)
-    assert done.stdout.strip().endswith("kept"), done.stderr[-3000:]
+@pytest.mark.parametrize("code", [PIECES, GPU_PROGRAMS], ids=["pieces", "gpu programs"])
+def test_jax_trains_the_same_from_features_and_from_logits(code):
+    assert_kept("jax", FEATURES + code)
+
+
+PROGRAMS = """
+import jax, jax.numpy as jnp, numpy as np
+from kerastf import jax_kernels
+rng = np.random.default_rng(0)
+for rows, classes, idle, dtype in [(3, 5, 0, "float32"), (2, 5000, 24, "float32"), (2, 9001, 87, "bfloat16"), (4, 1, 127, "float32")]:
+    x = jnp.asarray(rng.normal(size=(rows, classes + idle)) * 3, dtype)
+    x = x.at[0, classes // 2].set(20.0).at[0, 0].set(20.0)  # two are highest: the first is chosen
+    labels = jnp.asarray(rng.integers(0, classes, rows), "int32")
+    losses, slopes, chosen = jax_kernels.cross_entropies(x, labels, classes, interpret=True)
+    logits = np.asarray(x, "float64")[:, :classes]
+    shares = np.exp(logits - logits.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    at = np.arange(rows), np.asarray(labels)
+    np.testing.assert_allclose(losses, -np.log(shares[at]), rtol=1e-5, atol=1e-5)
+    shares[at] -= 1
+    np.testing.assert_allclose(np.asarray(slopes, "float32")[:, :classes], shares, atol=1e-6 if dtype == "float32" else 4e-3)
+    assert not np.asarray(slopes, "float32")[:, classes:].any()
+    np.testing.assert_array_equal(chosen, logits.argmax(1))
+x, bias, above = (jnp.asarray(rng.normal(size=s), "float32") for s in [(2, 5, 7), (7,), (2, 5, 7)])
+y, back = jax.vjp(jax_kernels.add_bias, x, bias)
+np.testing.assert_allclose(y, np.asarray(x) + np.asarray(bias), rtol=1e-6)
+np.testing.assert_array_equal(back(above)[0], above)
+np.testing.assert_allclose(back(above)[1], np.asarray(above).sum((0, 1)), rtol=1e-5, atol=1e-6)
+print("kept")
+"""
+
+
+def test_programs_for_gpus_equal_numpy():
+    assert_kept("jax", PROGRAMS)

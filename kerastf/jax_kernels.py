@@ -1,0 +1,117 @@
+"""What `kernels` does on JAX with a GPU, and imports only there.
+
+Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E per value; N rows, V classes.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas
+from jax.experimental.pallas import triton
+
+LANES = 1024  # classes that a program reads at once,
+READS = 4  # so many times before it brings its sums up to date
+LOWEST = -1e30  # minus infinity would make sums of nothing undefined
+
+
+def attention(query, key, value, mask, causal):
+    """Attention by cuDNN, as `kernels.flash` is asked for it; None where it cannot serve."""
+    length, keys, width = query.shape[1], key.shape[1], query.shape[-1]
+    fits = query.dtype in (jnp.bfloat16, jnp.float16) and width % 8 == 0 and width <= 128
+    if not fits or (causal and mask is not None):
+        return None
+    more, extra = length % 2, keys % 2  # the kernel takes even lengths only
+    query = jnp.pad(query, [(0, 0), (0, more), (0, 0), (0, 0)])
+    key, value = (jnp.pad(x, [(0, 0), (0, extra), (0, 0), (0, 0)]) for x in (key, value))
+    known = {}
+    if mask is not None:  # one of keys alone is not taken; a query that is padding must see something
+        mask = jnp.broadcast_to(mask, (query.shape[0], 1, length, keys))
+        mask = jnp.pad(mask, [(0, 0), (0, 0), (0, more), (0, 0)], constant_values=True)
+        known = {"mask": jnp.pad(mask, [(0, 0), (0, 0), (0, 0), (0, extra)])}
+    elif extra and not causal:
+        known = {"key_value_seq_lengths": jnp.full((query.shape[0],), keys, jnp.int32)}
+    mean = jax.nn.dot_product_attention(
+        query, key, value, scale=1.0, is_causal=causal, implementation="cudnn", **known
+    )  # fmt: skip
+    return mean[:, :length]
+
+
+@jax.custom_vjp
+def add_bias(x, bias):
+    """`x + bias`, where the gradient of `x` is written down once, and that of the bias is a product with ones.
+
+    XLA would compute the gradient of `x` once for each of the three that read it, and sum columns of bfloat16 in
+    bfloat16.
+    """
+    return x + bias
+
+
+def _add_bias_backward(_, above):
+    above = jax.lax.optimization_barrier(above)
+    rows = above.reshape(-1, above.shape[-1])
+    ones = jnp.ones((8, rows.shape[0]), above.dtype)  # of one row XLA would make a sum again
+    return above, jnp.matmul(ones, rows, preferred_element_type=jnp.float32)[0].astype(above.dtype)
+
+
+add_bias.defvjp(lambda x, bias: (x + bias, None), _add_bias_backward)
+
+
+def cross_entropies(logits, labels, classes, *, interpret=False):
+    """As `kernels.cross_entropies`, by one program that reads each row from memory once.
+
+    Args:
+        logits: `(N, V)`. The slopes take their place.
+        labels: Integers `(N,)` in `[0, classes)`.
+        classes: How many of the V columns count; the slopes of the others are 0.
+        interpret: Whether the program is run step by step, without a GPU.
+    """
+    count, width = logits.shape
+    lanes = min(LANES, pallas.next_power_of_2(width))
+    return pallas.pallas_call(
+        functools.partial(_cross_entropy, classes=classes, width=width, lanes=lanes),
+        out_shape=(
+            jax.ShapeDtypeStruct((count,), jnp.float32), jax.ShapeDtypeStruct(logits.shape, logits.dtype),
+            jax.ShapeDtypeStruct((count,), jnp.int32),
+        ),
+        grid=(count,), input_output_aliases={0: 1}, interpret=interpret,
+        compiler_params=triton.CompilerParams(num_warps=8, num_stages=1),
+    )(logits, labels)  # fmt: skip
+
+
+def _cross_entropy(logits, labels, losses, slopes, chosen, *, classes, width, lanes):
+    """The program of one row. Each lane keeps the highest logit that it saw, where, and its sum of exponentials."""
+    row = pallas.program_id(0)
+    label = labels[row]
+    of_label = logits[row, label].astype(jnp.float32)
+    own = jnp.arange(lanes)
+
+    def read(start):
+        at = start + own
+        found = triton.load(logits.at[row, pallas.ds(start, lanes)], mask=at < classes, other=LOWEST)
+        return at, found.astype(jnp.float32)
+
+    def look(i, carry):
+        highest, total, where = carry
+        parts = [read((i * READS + k) * lanes) for k in range(READS)]
+        old = highest
+        for at, x in parts:
+            where = jnp.where(x > highest, at, where)
+            highest = jnp.maximum(highest, x)
+        total = total * jnp.exp(old - highest)
+        return highest, sum((jnp.exp(x - highest) for _, x in parts), start=total), where
+
+    start = jnp.full((lanes,), LOWEST), jnp.zeros((lanes,)), jnp.zeros((lanes,), jnp.int32)
+    steps = pallas.cdiv(classes, lanes * READS)
+    highest, total, where = jax.lax.fori_loop(0, steps, look, start)
+    top = jnp.max(highest)
+    logarithm = top + jnp.log(jnp.sum(total * jnp.exp(highest - top)))
+    losses[row] = logarithm - of_label
+    chosen[row] = jnp.min(jnp.where(highest == top, where, classes))  # the first, where several are as high
+
+    def write(i, _):
+        at, x = read(i * lanes)
+        slope = jnp.exp(x - logarithm) - (at == label)  # 0 where nothing counts
+        triton.store(slopes.at[row, pallas.ds(i * lanes, lanes)], slope.astype(slopes.dtype), mask=at < width)
+
+    jax.lax.fori_loop(0, pallas.cdiv(width, lanes), write, None)

@@ -291,6 +291,23 @@ def one_pass_adam(optimizer):
         del inner._backend_update_step, inner._apply_weight_decay
 
 
+def graph():
+    """The graph of a step that TensorFlow traces now, on one replica; else None."""
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    traced = tf.inside_function() and tf.distribute.get_strategy().num_replicas_in_sync == 1
+    return tf.compat.v1.get_default_graph() if traced else None
+
+
+def trace(function):
+    """The function, traced once per kind of its arguments. TensorFlow only."""
+    import tensorflow as tf
+
+    return tf.function(function, autograph=False, reduce_retracing=False)
+
+
 @functools.cache
 def shared(function, **settings):
     """A function of tensors that is traced once for all its calls with the same shapes and settings, on TensorFlow.
@@ -307,7 +324,7 @@ def shared(function, **settings):
         return bound
     import tensorflow as tf
 
-    traced = tf.function(bound, autograph=False, reduce_retracing=False)
+    traced = trace(bound)
 
     def call(*tensors):
         return traced(*tensors) if tf.inside_function() else bound(*tensors)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+import kerastf
 from kerastf import functional
 from kerastf.blocks import alignment, attention, feedforward, head, norm, position
 from kerastf.blocks.window import Window
@@ -258,3 +259,14 @@ def test_token_accuracy_ignores_what_it_should():
     metric.update_state(ops.array([[1]]), ops.one_hot(ops.array([[2]]), 3))
     metric.update_state(ops.ones((1, 9)), ops.one_hot(ops.ones((1, 9), dtype="int32"), 3))
     assert float(metric.result()) == pytest.approx(0.9)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_linear_maps_can_be_quantized():
+    model = kerastf.create_model("gpt", vocab_size=11, max_length=9, dim=16, num_layers=1, num_heads=2)
+    tokens = np.arange(9)[None]
+    plain = np.array(model(tokens))
+    model.quantize("int8")
+    assert model.get_layer("layer_0").attention.qkv.kernel.dtype == "int8"
+    rounded = np.array(model(tokens))
+    assert 0 < np.abs(rounded - plain).max() < 0.05 * np.abs(plain).max()

@@ -19,7 +19,7 @@ ROOT = Path(kerastf.__file__).parent
 # A module may import modules of lower storeys, and of its own where both are listed together.
 STOREYS = [
     {"errors"}, {"plugins", "supervisor", "evolution"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
-    {"compat", "jax_kernels", "kernels", "replicas"}, {"chunked_attention", "chunked_loss"},
+    {"compat", "jax_kernels", "kernels", "replicas"}, {"alike", "chunked_attention", "chunked_loss"},
     {"functional", "text", "checkpoint", "symbolic", "arithmetic"}, {"vectors"}, {"blocks"},
     {"decoding"}, {"models"}, {"counting"},
     {"bilm_files", "describe", "data", "metrics", "plots", "convert", "experiments"}, {"create"},

@@ -1,9 +1,11 @@
 """The layer that Transformer-shaped models stack. Shapes: B batch, T time, C channels."""
 
+import functools
 from typing import Literal
 
 import keras
 
+from kerastf import alike
 from kerastf.config import create_block
 from kerastf.errors import InputError
 
@@ -79,6 +81,11 @@ class TransformerLayer(keras.layers.Layer):
             )
 
     def call(self, x, context=None, mask=None, context_mask=None, training=None):
+        if not training:
+            return self._compute(x, context, mask, context_mask, training=training)
+        return alike.call(self, functools.partial(self._compute, training=True), x, context, mask, context_mask)
+
+    def _compute(self, x, context, mask, context_mask, *, training):
         return self._around(
             x,
             {

@@ -1,0 +1,98 @@
+"""Layers that are alike are traced once.
+
+On TensorFlow a training step is traced before it runs, operation by operation, which for the layers of a deep model
+takes longer than to run them. They differ in nothing but their weights. So the first one is traced as a function of its
+input and its weights, and the others call that.
+"""
+
+import contextvars
+
+import keras
+import numpy as np
+
+from kerastf import compat, kernels
+
+BARE = frozenset(vars(keras.layers.Layer()))  # what any layer has: Keras's book-keeping, but for
+TOLD = ("_trainable", "autocast", "activity_regularizer", "_remat_mode")
+PLAIN = (int, float, str, bytes, bool, type(None))
+
+_inside = contextvars.ContextVar("inside", default=False)
+
+
+def call(layer, function, *tensors):
+    """`function(*tensors)`, which computes with the layer's weights and state; in training on TensorFlow traced once.
+
+    Args:
+        layer: A layer that is built.
+        function: A method of the layer; it takes tensors, or None, and gives one tensor.
+        *tensors: What it is given.
+    """
+    graph = None if _inside.get() or keras.backend.is_keras_tensor(tensors[0]) else kernels.graph()
+    if graph is None:
+        return function(*tensors)
+    known = graph.get_collection_ref("kerastf_alike")  # as long as the step that is traced now
+    traced = next((traced for other, traced in known if alike(layer, other)), None)
+    if traced is None:
+        traced = kernels.trace(_Apart(layer, function))
+        known.append((layer, traced))
+    held = layer.trainable_variables, layer.non_trainable_variables
+    found, state, losses = traced(tensors, *([v.value for v in variables] for variables in held))
+    if losses:
+        layer.add_loss(losses)
+    for variable, value in zip(layer.non_trainable_variables, state, strict=True):
+        if value is not None:
+            variable.assign(value)
+    return found
+
+
+class _Apart:
+    """A method of a layer as a function of its input and of all that the layer holds."""
+
+    def __init__(self, layer, function):
+        self.layer, self.function = layer, function
+
+    def __call__(self, tensors, trainable, other):
+        held = [*self.layer.trainable_variables, *self.layer.non_trainable_variables]
+        given = list(zip(held, [*trainable, *other], strict=True))
+        with compat.switched(_inside, True), keras.StatelessScope(given, collect_losses=True) as scope:
+            found = self.function(*tensors)
+        state = [scope.get_current_value(v) for v in self.layer.non_trainable_variables]
+        changed = [new if new is not old else None for new, old in zip(state, other, strict=True)]
+        return found, changed, list(scope.losses)
+
+
+def alike(a, b):
+    """Whether two layers compute the same function of their input and their weights, as far as can be seen.
+
+    Their settings must be equal, with those of the layers inside; anything that cannot be compared counts as different.
+    """
+    return _alike(a, b, set())
+
+
+def _alike(a, b, seen):
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, keras.Variable):
+        return (a.shape, a.dtype, a.trainable) == (b.shape, b.dtype, b.trainable)
+    if isinstance(a, keras.layers.Layer):
+        if (id(a), id(b)) in seen:  # asked already, further up
+            return True
+        seen.add((id(a), id(b)))
+        same = a.dtype_policy.name == b.dtype_policy.name and all(vars(a)[n] == vars(b)[n] for n in TOLD)
+        return same and _alike(_own(a), _own(b), seen)
+    if isinstance(a, keras.random.SeedGenerator | keras.initializers.Initializer):
+        return True
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_alike(a[n], b[n], seen) for n in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(_alike(x, y, seen) for x, y in zip(a, b, strict=True))
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)
+    return isinstance(a, PLAIN) and a == b
+
+
+def _own(layer):
+    """What a layer holds beyond what any layer has, and beyond what TensorFlow notes about it."""
+    return {n: x for n, x in vars(layer).items() if n not in BARE and not n.startswith("_self_")}

@@ -236,6 +236,38 @@ def on_accelerator():
 
 
 @contextlib.contextmanager
+def prompt_epochs():
+    """Within the block, an epoch of arrays or of a generator ends with its last step. On TensorFlow.
+
+    Why: tf.data's tuner wakes up after 10 ms, 20 ms, 40 ms, ... and the end of an epoch waits for it, so that one of 21
+    seconds took 41. What is fed there, rows of arrays, has nothing to be tuned.
+    """
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+    from keras.src.backend.tensorflow import trainer
+    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+    plain = trainer.TFEpochIterator
+
+    class Prompt(plain):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            feed = self._distributed_dataset
+            if isinstance(feed, tf.data.Dataset) and not isinstance(self.data_adapter, TFDatasetAdapter):
+                options = tf.data.Options()
+                options.autotune.enabled = False
+                self._distributed_dataset = feed.with_options(options)
+
+    trainer.TFEpochIterator = Prompt
+    try:
+        yield
+    finally:
+        trainer.TFEpochIterator = plain
+
+
+@contextlib.contextmanager
 def one_pass_adam(optimizer):
     """Within the block, Adam and AdamW update a variable of float32 in one pass. On TensorFlow with one replica.
 

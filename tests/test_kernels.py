@@ -5,9 +5,12 @@ import contextlib
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from arrays import arrays
 from keras import ops
+from keras.src.backend.tensorflow import trainer
 
+import kerastf
 from kerastf import kernels
 
 
@@ -38,3 +41,29 @@ def test_adam_in_one_pass_takes_the_steps_of_keras(optimizer):
 
     for a, b in zip(train(kernels.one_pass_adam), train(contextlib.nullcontext), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("feed", ["arrays", "generator", "dataset"])
+def test_only_what_keras_feeds_goes_without_the_tuner(monkeypatch, feed):
+    seen = []
+    plain = trainer.TFEpochIterator._get_iterator
+    monkeypatch.setattr(
+        trainer.TFEpochIterator,
+        "_get_iterator",
+        lambda self: seen.append(self._distributed_dataset.options().autotune.enabled) or plain(self),
+    )
+    x = np.ones((6, 3), "int32")
+    model = kerastf.create_model("gpt", vocab_size=5, max_length=4, dim=8, num_layers=1, num_heads=2)
+    model.compile("adamw")
+    given = {
+        "arrays": {"x": x, "y": x, "batch_size": 2},
+        "generator": {"x": ((x, x) for _ in range(3)), "steps_per_epoch": 3, "shuffle": False},
+        "dataset": {"x": tf.data.Dataset.from_tensors((x, x)), "shuffle": False},
+    }[feed]
+    model.fit(**given, verbose=0)
+    if feed == "arrays":
+        model.evaluate(x, x, verbose=0)
+        model.predict(x, verbose=0)
+    assert set(seen) == {None if feed == "dataset" else False}
+    assert len(seen) >= (3 if feed == "arrays" else 1)
+    assert trainer.TFEpochIterator._get_iterator is not plain and trainer.TFEpochIterator.__name__ == "TFEpochIterator"

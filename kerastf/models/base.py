@@ -173,7 +173,7 @@ class Model(FromFeatures, Generation):
         self.check_data(x, y)
         compat.build_optimizer(self)
         try:
-            with replicas.mended(self), kernels.one_pass_adam(self.optimizer):
+            with replicas.mended(self), kernels.prompt_epochs(), kernels.one_pass_adam(self.optimizer):
                 return super().fit(x, y, **kwargs)
         except Exception:
             # A step that was traced halfway would refuse good data, too.
@@ -183,13 +183,14 @@ class Model(FromFeatures, Generation):
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, x=None, y=None, *args, **kwargs):
         self.check_data(x, y)
-        with replicas.mended(self):
+        with replicas.mended(self), kernels.prompt_epochs():
             return super().evaluate(x, y, *args, **kwargs)
 
     @functools.wraps(keras.Model.predict)
     def predict(self, x, *args, **kwargs):
         self.check_data(x, None)
-        return super().predict(x, *args, **kwargs)
+        with kernels.prompt_epochs():
+            return super().predict(x, *args, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         if iterator is not None and self._distribute_strategy is not None:

@@ -1,5 +1,7 @@
 """Byte pairs and word pieces beside the library tokenizers, on 10,000 lines of everything. `make test-peers`."""
 
+import base64
+import json
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,27 @@ def test_names_of_special_tokens_in_a_text_are_text():
     theirs, ours = BertWordPieceTokenizer(str(path)), text.WordPieceTokenizer.from_vocabulary(path)
     assert theirs.encode("a [SEP] b", add_special_tokens=False).tokens == ["a", "[SEP]", "b"]
     assert [ours.label(n) for n in ours.encode("a [SEP] b")] == ["a", "[", "sep", "]", "b"]
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_sentence_pieces_of_marian(rows, tmp_path):
+    from transformers import MarianTokenizer
+
+    trained = text.train("sentencepiece", rows[:4_000], 12_000, special_tokens=())
+    for side in ("source", "target"):
+        (tmp_path / f"{side}.spm").write_bytes(base64.b64decode(trained.model))
+    pieces = ["</s>", "<unk>", *(p for p in reversed(trained.pieces) if p != "<unk>"), ">>deu<<", "<pad>"]
+    numbers = {p: i for i, p in enumerate(pieces)}
+    (tmp_path / "vocab.json").write_text(json.dumps(numbers))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MarianTokenizer"}))
+    theirs = MarianTokenizer.from_pretrained(tmp_path)
+    special = {"end": "</s>", "pad": "<pad>", "unknown": "<unk>"}
+    ours = text.SentencePieceTokenizer.from_file(tmp_path / "source.spm", numbers, special)
+    for prefix in ("", ">>deu<< "):
+        given = [prefix + row for row in rows]
+        different = [row for row in given if ours.encode(row) != theirs.encode(row, add_special_tokens=False)]
+        print(f"\nMarian's pieces: {len(given) - len(different)} of {len(given)} lines have the same numbers")
+        for row in different[:5]:
+            print(repr(row), ours.encode(row), theirs.encode(row, add_special_tokens=False))
+        assert not different
+    assert theirs.encode("a b")[-1] == ours.end_id

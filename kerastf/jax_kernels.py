@@ -12,6 +12,7 @@ from jax.experimental.pallas import triton
 
 LANES = 1024  # classes that a program reads at once,
 READS = 4  # so many times before it brings its sums up to date
+KEYS = 128  # keys that a program of attention reads at once
 LOWEST = -1e30  # minus infinity would make sums of nothing undefined
 
 
@@ -35,6 +36,50 @@ def attention(query, key, value, mask, causal):
         query, key, value, scale=1.0, is_causal=causal, implementation="cudnn", **known
     )  # fmt: skip
     return mean[:, :length]
+
+
+def attention_of_one(query, key, value, last, *, interpret=False):
+    """Attention of one query per row, as `kernels.attention_of_one`, by one program where XLA needs four.
+
+    Args:
+        query: `(B, 1, H, D)`, scaled.
+        key, value: `(B, S, K, D)`, `(B, S, K, E)`.
+        last: Integers `(B,)`: the last key that a row sees.
+        interpret: Whether the program is run step by step, without a GPU.
+    """
+    rows, _, heads, _ = query.shape
+    mean = pallas.pallas_call(
+        functools.partial(_attend, length=key.shape[1], times=heads // key.shape[2]),
+        out_shape=jax.ShapeDtypeStruct((rows, heads, value.shape[3]), value.dtype),
+        grid=(rows, heads), interpret=interpret, compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
+    )(query[:, 0], key, value, last)  # fmt: skip
+    return mean[:, None]  # (B, 1, H, E)
+
+
+def _attend(query, key, value, last, mean, *, length, times):
+    """The program of one row and head: the sums of a softmax are brought up to date with every few keys."""
+    row, head = pallas.program_id(0), pallas.program_id(1)
+    newest = last[row]
+    asked = query[row, head, :].astype(jnp.float32)  # (D,)
+
+    def look(i, carry):
+        top, total, found = carry
+        at = i * KEYS + jnp.arange(KEYS)
+
+        def read(x):
+            there = (at < length)[:, None]
+            return triton.load(x.at[row, pallas.ds(i * KEYS, KEYS), head // times, :], mask=there, other=0.0)
+
+        scores = jnp.sum(read(key).astype(jnp.float32) * asked, axis=1)  # (KEYS,)
+        scores = jnp.where(at <= newest, scores, LOWEST)
+        highest = jnp.maximum(top, jnp.max(scores))
+        shares, kept = jnp.exp(scores - highest), jnp.exp(top - highest)
+        more = jnp.sum(shares[:, None] * read(value).astype(jnp.float32), axis=0)  # (E,)
+        return highest, total * kept + jnp.sum(shares), found * kept + more
+
+    start = jnp.float32(LOWEST), jnp.float32(0.0), jnp.zeros((mean.shape[2],))
+    _, total, found = jax.lax.fori_loop(0, newest // KEYS + 1, look, start)
+    mean[row, head, :] = (found / total).astype(mean.dtype)
 
 
 @jax.custom_vjp

@@ -10,7 +10,7 @@ the rest is written once.
 import keras
 from keras import ops
 
-from kerastf import functional
+from kerastf import functional, kernels
 from kerastf.blocks.dense import Dense
 from kerastf.blocks.dropout import Dropout
 from kerastf.config import block_from, block_spec
@@ -154,9 +154,15 @@ class Attention(keras.layers.Layer):
         seen = index + query.shape[1] if isinstance(index, int) else key.shape[1]
         key_positions = functional.positions(seen)
         q = self._turned(q, where)
-        weights = self._self_weights(q, key[:, :seen], where, key_positions, None, causal=True)
-        output = self.output_of(functional.mean_by(weights, value[:, :seen]))  # (B, T, C)
-        return output, {"key": key, "value": value}
+        mean = self._mean_of_one(q, key, value, index)
+        if mean is None:
+            weights = self._self_weights(q, key[:, :seen], where, key_positions, None, causal=True)
+            mean = functional.mean_by(weights, value[:, :seen])  # (B, T, H, E)
+        return self.output_of(mean), {"key": key, "value": value}
+
+    def _mean_of_one(self, q, key, value, index):
+        """What one query per row sees, by a backend's own program; None where there is none."""
+        return None
 
     # --- shapes and configuration
 
@@ -190,10 +196,19 @@ class Projected(Attention):
         self.initializer_std = initializer_std
         self.output_std = output_std
 
+    def _mean_of_one(self, q, key, value, index):
+        if self._scores_differently() or self.window is not None or self.bias_by_position:
+            return None
+        q, key, scale = self.aligned(q, key)
+        return kernels.attention_of_one(q * scale, key, value, index)
+
+    def _scores_differently(self):
+        return type(self).scores_of is not Projected.scores_of
+
     def call(self, query, context=None, *, mask=None, causal=False, training=None):
         # A subclass's own scores can only be weighed as a whole; so can tensors that stand for shapes alone, by which
         # a layer's cost is counted.
-        if type(self).scores_of is not Projected.scores_of or keras.backend.is_keras_tensor(query):
+        if self._scores_differently() or keras.backend.is_keras_tensor(query):
             return super().call(query, context, mask=mask, causal=causal, training=training)
         q, k, v, where = self._read(query, context, causal)
         q, k, scale = self.aligned(q, k)

@@ -97,6 +97,17 @@ for rows, classes, idle, dtype in [(3, 5, 0, "float32"), (2, 5000, 24, "float32"
     np.testing.assert_allclose(np.asarray(slopes, "float32")[:, :classes], shares, atol=1e-6 if dtype == "float32" else 4e-3)
     assert not np.asarray(slopes, "float32")[:, classes:].any()
     np.testing.assert_array_equal(chosen, logits.argmax(1))
+for rows, length, heads, shared, width, values in [(3, 300, 4, 2, 16, 32), (2, 128, 2, 2, 32, 16), (1, 5, 1, 1, 16, 16)]:
+    shapes = (rows, 1, heads, width), (rows, length, shared, width), (rows, length, shared, values)
+    q, k, v = (rng.normal(size=shape).astype("float32") for shape in shapes)
+    last = rng.integers(0, length, rows).astype("int32")
+    last[0] = length - 1
+    found = jax_kernels.attention_of_one(*map(jnp.asarray, (q, k, v, last)), interpret=True)
+    for row in range(rows):
+        for head in range(heads):
+            key, value = (x[row, : last[row] + 1, head // (heads // shared)] for x in (k, v))
+            shares = np.exp(key @ q[row, 0, head])
+            np.testing.assert_allclose(found[row, 0, head], shares @ value / shares.sum(), rtol=1e-4, atol=1e-5)
 x, bias, above = (jnp.asarray(rng.normal(size=s), "float32") for s in [(2, 5, 7), (7,), (2, 5, 7)])
 y, back = jax.vjp(jax_kernels.add_bias, x, bias)
 np.testing.assert_allclose(y, np.asarray(x) + np.asarray(bias), rtol=1e-6)
@@ -104,6 +115,33 @@ np.testing.assert_array_equal(back(above)[0], above)
 np.testing.assert_allclose(back(above)[1], np.asarray(above).sum((0, 1)), rtol=1e-5, atol=1e-6)
 print("kept")
 """
+
+WRITING = """
+import keras, kerastf, numpy as np
+from kerastf import jax_kernels, kernels
+asked, plain, found = [], jax_kernels.attention_of_one, []
+
+def step_by_step(*tensors):
+    asked.append(tensors[0].shape)
+    return plain(*tensors, interpret=True)
+
+jax_kernels.attention_of_one = step_by_step
+prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
+for gpu in (False, True):
+    kernels._jax_on_gpu = lambda: gpu
+    for options in ({}, {"position": "rotary"}, {"attention": {"name": "multi_head", "num_kv_heads": 1}}, {"attention": "cosine"}):
+        keras.utils.set_random_seed(1)
+        sizes = {"vocab_size": 11, "max_length": 16, "dim": 32, "num_layers": 2, "num_heads": 2, "initializer_std": 0.5}
+        model = kerastf.create_model("gpt", **{**sizes, **options})
+        found.append([list(map(int, row)) for row in model.generate(prompts, max_length=14)])
+assert found[:4] == found[4:], found
+assert len({str(f) for f in found[:4]}) > 1 and set(asked) == {(3, 1, 2, 16)}, (found, asked)
+print("kept")
+"""
+
+
+def test_jax_writes_the_same_by_the_program_for_gpus():
+    assert_kept("jax", WRITING)
 
 
 def test_programs_for_gpus_equal_numpy():

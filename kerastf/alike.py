@@ -66,7 +66,12 @@ def alike(a, b):
 
     Their settings must be equal, with those of the layers inside; anything that cannot be compared counts as different.
     """
-    return _alike(a, b, set())
+    return _alike(a, b, set()) and _held(a) == _held(b)
+
+
+def _held(layer):
+    """What kinds of variables a layer hands over, one after another; fewer where two of its own are one."""
+    return [[(v.shape, v.dtype) for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
 
 
 def _alike(a, b, seen):

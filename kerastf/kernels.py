@@ -156,17 +156,20 @@ def flash(query, key, value, mask, bias, causal, rate):
     return mean.transpose(1, 2)
 
 
+def serves_one_query(query, value):
+    """Whether `attention_of_one` can be asked: on JAX with a GPU, for heads whose widths are powers of 2."""
+    widths = query.shape[3], value.shape[3]
+    return query.shape[1] == 1 and all(n >= 16 and not n & (n - 1) for n in widths) and _jax_on_gpu()
+
+
 def attention_of_one(query, key, value, index):
     """Attention of one query per row, which sees the keys up to position `index`, a scalar or one per row.
 
-    Why: on JAX with a GPU, XLA's four small programs for each layer took a fifth of the time of a token of GPT-2.
+    Why: XLA's four small programs for each layer took a fifth of the time of a token of GPT-2.
 
     Returns:
-        `(B, 1, H, E)`, or None elsewhere, and for heads whose width is no power of 2.
+        `(B, 1, H, E)`.
     """
-    widths = query.shape[3], value.shape[3]
-    if not _jax_on_gpu() or query.shape[1] != 1 or any(n < 16 or n & (n - 1) for n in widths):
-        return None
     from kerastf import jax_kernels
 
     last = ops.broadcast_to(ops.cast(index, "int32"), (query.shape[0],))

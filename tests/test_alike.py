@@ -82,6 +82,7 @@ def two_layers(change):
         lambda layer: setattr(layer.attention, "mine", object()),
         lambda layer: setattr(layer.attention.qkv, "autocast", False),
         lambda layer: layer.attention.qkv.enable_lora(2),
+        lambda layer: setattr(layer, "feedforward_norm", layer.attention_norm),
         lambda layer: layer.feedforward.expand.quantize("int8"),
     ],
 )

@@ -197,7 +197,8 @@ class Projected(Attention):
         self.output_std = output_std
 
     def _mean_of_one(self, q, key, value, index):
-        if self._scores_differently() or self.window is not None or self.bias_by_position:
+        plain = not (self._scores_differently() or self.window is not None or self.bias_by_position)
+        if not plain or not kernels.serves_one_query(q, value):
             return None
         q, key, scale = self.aligned(q, key)
         return kernels.attention_of_one(q * scale, key, value, index)

@@ -64,35 +64,37 @@ class _Apart:
 def alike(a, b):
     """Whether two layers compute the same function of their input and their weights, as far as can be seen.
 
-    Their settings must be equal, with those of the layers inside; anything that cannot be compared counts as different.
+    Their settings must be equal, with those of the layers inside, and each weight must have the same place in both;
+    anything that cannot be compared counts as different.
     """
-    return _alike(a, b, set()) and _held(a) == _held(b)
+    pairs = {}
+    if not _alike(a, b, pairs):
+        return False
+    first, second = ([*x.trainable_variables, *x.non_trainable_variables] for x in (a, b))
+    return len(first) == len(second) and all(pairs.get(id(x)) == id(y) for x, y in zip(first, second, strict=True))
 
 
-def _held(layer):
-    """What kinds of variables a layer hands over, one after another; fewer where two of its own are one."""
-    return [[(v.shape, v.dtype) for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
-
-
-def _alike(a, b, seen):
-    if a is b:
-        return True
+def _alike(a, b, pairs):
+    """Whether two objects are alike; `pairs` knows which of two layers' parts have met, both ways."""
     if type(a) is not type(b):
         return False
+    if isinstance(a, keras.layers.Layer | keras.Variable | keras.random.SeedGenerator):
+        if id(a) in pairs or id(b) in pairs:
+            return pairs.get(id(a)) == id(b)
+        pairs[id(a)], pairs[id(b)] = id(b), id(a)
     if isinstance(a, keras.Variable):
         return (a.shape, a.dtype, a.trainable) == (b.shape, b.dtype, b.trainable)
+    if isinstance(a, keras.random.SeedGenerator):
+        return _alike(a.state, b.state, pairs)
     if isinstance(a, keras.layers.Layer):
-        if (id(a), id(b)) in seen:  # asked already, further up
-            return True
-        seen.add((id(a), id(b)))
         same = a.dtype_policy.name == b.dtype_policy.name and all(vars(a)[n] == vars(b)[n] for n in TOLD)
-        return same and _alike(_own(a), _own(b), seen)
-    if isinstance(a, keras.random.SeedGenerator | keras.initializers.Initializer):
+        return same and _alike(_own(a), _own(b), pairs)
+    if a is b or isinstance(a, keras.initializers.Initializer):
         return True
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_alike(a[n], b[n], seen) for n in a)
+        return a.keys() == b.keys() and all(_alike(a[n], b[n], pairs) for n in a)
     if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(_alike(x, y, seen) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(_alike(x, y, pairs) for x, y in zip(a, b, strict=True))
     if isinstance(a, np.ndarray):
         return np.array_equal(a, b)
     return isinstance(a, PLAIN) and a == b

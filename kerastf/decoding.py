@@ -116,6 +116,22 @@ def beam_search(
     )
 
 
+def reordered(state, rows):
+    """The state of a batch with its rows in another order.
+
+    Args:
+        state: Nested tensors. The first axis of each is the batch, or holds several entries for each row, one row's
+            beside each other.
+        rows: Integers `(B,)`: where each row comes from.
+    """
+
+    def take(leaf):
+        each = ops.reshape(leaf, (rows.shape[0], -1, *leaf.shape[1:]))  # (B, entries of a row, ...)
+        return ops.reshape(ops.take(each, rows, axis=0), leaf.shape)
+
+    return keras.tree.map_structure(take, state)
+
+
 def _tensors(tokens, lengths, max_length, context):
     limit = ops.array(max_length, dtype="int32")
     return ops.array(tokens), ops.array(lengths), limit, {k: ops.convert_to_tensor(v) for k, v in context.items()}
@@ -256,7 +272,7 @@ def _beam_loop(model, search, length_penalty, prefill, end_id, pad_id):
             tokens = ops.take(tokens, source, axis=0)
             chosen = ops.reshape(chosen, (-1, 1))
             tokens = ops.slice_update(tokens, (0, index), chosen)
-            state = keras.tree.map_structure(lambda leaf: ops.take(leaf, source, axis=0), state)
+            state = reordered(state, source)
             logits, state = model.step(chosen, state, index)
             return index + 1, tokens, logits, state, scores, done, ends
 

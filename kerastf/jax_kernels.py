@@ -48,8 +48,9 @@ def attention_of_one(query, key, value, last, *, interpret=False):
         interpret: Whether the program is run step by step, without a GPU.
     """
     rows, _, heads, _ = query.shape
+    key, value = (jnp.swapaxes(x, 1, 2) for x in (key, value))  # as they are kept, so nothing is moved
     mean = pallas.pallas_call(
-        functools.partial(_attend, length=key.shape[1], times=heads // key.shape[2]),
+        functools.partial(_attend, length=key.shape[2], times=heads // key.shape[1]),
         out_shape=jax.ShapeDtypeStruct((rows, heads, value.shape[3]), value.dtype),
         grid=(rows, heads), interpret=interpret, compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
     )(query[:, 0], key, value, last)  # fmt: skip
@@ -68,7 +69,7 @@ def _attend(query, key, value, last, mean, *, length, times):
 
         def read(x):
             there = (at < length)[:, None]
-            return triton.load(x.at[row, pallas.ds(i * KEYS, KEYS), head // times, :], mask=there, other=0.0)
+            return triton.load(x.at[row, head // times, pallas.ds(i * KEYS, KEYS), :], mask=there, other=0.0)
 
         scores = jnp.sum(read(key).astype(jnp.float32) * asked, axis=1)  # (KEYS,)
         scores = jnp.where(at <= newest, scores, LOWEST)

@@ -84,6 +84,25 @@ def test_state_that_is_not_batch_first():
     assert attention_failures(TimeFirst, ["steps"]) == ["steps"]
 
 
+def test_state_whose_rows_do_not_stand_together():
+    """As many entries as heads and rows, but in the order of the heads: beams would take each other's keys."""
+
+    def turned(state, first):
+        def turn(x):
+            rows = ops.reshape(x, (first, -1, *x.shape[1:]))
+            return ops.reshape(ops.swapaxes(rows, 0, 1), x.shape)
+
+        return {k: turn(v) for k, v in state.items()}
+
+    @planted("attention", MultiHead)
+    class HeadsFirst:
+        def step(self, query, state, index):
+            output, new = MultiHead.step(self, query, turned(state, self.num_heads), index)
+            return output, turned(new, query.shape[0])
+
+    assert attention_failures(HeadsFirst, ["steps"]) == ["steps"]
+
+
 def test_step_that_ignores_the_index_of_a_row():
     @planted("attention", MultiHead)
     class OneIndex:

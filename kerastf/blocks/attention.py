@@ -119,17 +119,18 @@ class Attention(keras.layers.Layer):
             context_mask: Boolean `(B, S)`, True = keep.
 
         Returns:
-            A dict of tensors, each batch-first.
+            A dict of tensors, each batch-first: keys and values `(B K, S, D)`, the heads of a row together.
         """
         if context is not None:
             key, value = self.memory_of(context)
             if context_mask is None:
                 context_mask = ops.ones(ops.shape(context)[:2], dtype="bool")
+            key, value = (functional.heads_as_rows(x) for x in (key, value))
             return {"context_key": key, "context_value": value, "context_mask": context_mask}
         heads, key_dim, value_dim = self.memory_dims()
         return {
-            "key": ops.zeros((batch_size, max_length, heads, key_dim), dtype=self.compute_dtype),
-            "value": ops.zeros((batch_size, max_length, heads, value_dim), dtype=self.compute_dtype),
+            "key": ops.zeros((batch_size * heads, max_length, key_dim), dtype=self.compute_dtype),
+            "value": ops.zeros((batch_size * heads, max_length, value_dim), dtype=self.compute_dtype),
         }
 
     def step(self, query, state, index):
@@ -144,13 +145,18 @@ class Attention(keras.layers.Layer):
             The output `(B, T, C)` and the next state.
         """
         if "context_key" in state:
-            q, k, v = self.query_of(query), state["context_key"], state["context_value"]
-            weights = functional.weigh(self.scores_of(q, k), functional.join_masks(state["context_mask"]))
+            heads = self.memory_dims()[0]
+            k, v = (functional.heads_apart(state[name], heads) for name in ("context_key", "context_value"))
+            scores = self.scores_of(self.query_of(query), k)  # (B, H, T, S)
+            weights = functional.weigh(scores, functional.join_masks(state["context_mask"]))
             return self.output_of(functional.mean_by(weights, v)), state
         q, k, v = self.split(query)
         where = functional.positions(query.shape[1], index)  # (T,) or (B, T)
-        key = functional.write(state["key"], self._turned(k, where), index)  # (B, S, K, D)
-        value = functional.write(state["value"], v, index)  # (B, S, K, E)
+        heads = k.shape[2]
+        at = index if isinstance(index, int) or len(index.shape) == 0 else ops.repeat(index, heads)
+        new = {"key": self._turned(k, where), "value": v}
+        state = {name: functional.write(state[name], functional.heads_as_rows(x), at) for name, x in new.items()}
+        key, value = (functional.heads_apart(state[name], heads) for name in new)  # (B, S, K, D), (B, S, K, E)
         seen = index + query.shape[1] if isinstance(index, int) else key.shape[1]
         key_positions = functional.positions(seen)
         q = self._turned(q, where)
@@ -158,7 +164,7 @@ class Attention(keras.layers.Layer):
         if mean is None:
             weights = self._self_weights(q, key[:, :seen], where, key_positions, None, causal=True)
             mean = functional.mean_by(weights, value[:, :seen])  # (B, T, H, E)
-        return self.output_of(mean), {"key": key, "value": value}
+        return self.output_of(mean), state
 
     def _mean_of_one(self, q, key, value, index):
         """What one query per row sees, by a backend's own program; None where there is none."""

@@ -68,7 +68,8 @@ class Window(Projected):
         return q, k, self.sizes[2] ** -0.5
 
     def init_state(self, batch_size, max_length, context=None, context_mask=None):
-        return super().init_state(batch_size, min(self.window, max_length), context, context_mask)
+        state = super().init_state(batch_size, min(self.window, max_length), context, context_mask)
+        return {name: functional.heads_apart(x, self.sizes[1]) for name, x in state.items()}  # as `place` wants slots
 
     def step(self, query, state, index):
         size, length = state["key"].shape[1], query.shape[1]  # W, T

@@ -7,6 +7,8 @@ from kerastf.functional.attend import (
     attention,
     dot_scores,
     drop,
+    heads_apart,
+    heads_as_rows,
     join_masks,
     mean_by,
     positions,
@@ -31,8 +33,7 @@ from kerastf.functional.sequences import (
 
 __all__ = [
     "NEGATIVE", "activation_of", "additive_scores", "attention", "dot_scores", "drop", "gelu", "gelu_tanh",
-    "join_masks", "last_kept", "logistic_losses", "logistic_slope", "mean_by", "mean_kept", "near", "normalise", "pair",
-    "patch_grid", "patches", "pick", "place", "plain_activations", "positions", "resize_grid",
-    "rollout", "rotate", "sinusoids", "slopes",
-    "visible", "weigh", "write",
+    "heads_apart", "heads_as_rows", "join_masks", "last_kept", "logistic_losses", "logistic_slope", "mean_by",
+    "mean_kept", "near", "normalise", "pair", "patch_grid", "patches", "pick", "place", "plain_activations",
+    "positions", "resize_grid", "rollout", "rotate", "sinusoids", "slopes", "visible", "weigh", "write",
 ]  # fmt: skip

@@ -74,18 +74,37 @@ def dot_scores(query, key, *, scale=1.0):
     """`scale * q k` for queries `(B, T, H, D)` and keys `(B, S, K, D)`, H a multiple of K: `(B, H, T, S)`."""
     heads, shared = query.shape[2], key.shape[2]
     query = query if scale == 1 else query * scale
-    if _as_sums(query.shape[1]):
-        query = ops.reshape(query, (-1, 1, shared, heads // shared, query.shape[3]))  # (B, 1, K, H/K, D)
-        scores = ops.sum(query * ops.expand_dims(key, 3), axis=-1)  # (B, S, K, H/K)
-        return ops.reshape(ops.transpose(scores, (0, 2, 3, 1)), (-1, heads, 1, key.shape[1]))  # (B, H, 1, S)
-    query = ops.transpose(query, (0, 2, 1, 3))  # (B, H, T, D)
+    if _alone(query.shape[1]):
+        query = ops.reshape(query, (-1, heads // shared, query.shape[3]))  # (B K, H/K, D)
+        scores = kernels.product(query, heads_as_rows(key), transpose_b=True)  # (B K, H/K, S)
+        return ops.reshape(scores, (-1, heads, 1, key.shape[1]))  # (B, H, 1, S)
+    query = heads_first(query)  # (B, H, T, D)
     key = ops.transpose(key, (0, 2, 3, 1))  # (B, K, D, S)
     return ops.matmul(query, _share(key, heads // shared))  # (B, H, T, S)
 
 
-def _as_sums(length):
-    """Whether products are written as sums: for one query in a loop that XLA compiles, so that no key is moved."""
+def _alone(length):
+    """Whether heads count as rows: for one query in a loop that XLA compiles, where what is kept so is not moved."""
     return length == 1 and compat.compiling()
+
+
+def heads_as_rows(x):
+    """`(B, S, K, D)` to `(B K, S, D)`, which is how decoding keeps keys and values.
+
+    Between the place where a token is written and the product that reads it, XLA on a CPU may meet no other shape: it
+    would copy all that is kept, at every token.
+    """
+    return ops.reshape(heads_first(x), (-1, x.shape[1], x.shape[3]))
+
+
+def heads_apart(x, heads):
+    """`(B K, S, D)` to `(B, S, K, D)`: the way back from `heads_as_rows`."""
+    return heads_first(ops.reshape(x, (-1, heads, *x.shape[1:])))
+
+
+def heads_first(x):
+    """`(B, S, K, D)` to `(B, K, S, D)`, and back."""
+    return ops.transpose(x, (0, 2, 1, 3))
 
 
 def additive_scores(query, key, vector):
@@ -114,14 +133,12 @@ def weigh(scores, mask=None, bias=None):
 def mean_by(weights, value):
     """The mean of values `(B, S, K, E)` under weights `(B, H, T, S)`: `(B, T, H, E)`."""
     heads, shared = weights.shape[1], value.shape[2]
-    if _as_sums(weights.shape[2]):
-        shape = (-1, shared, heads // shared, value.shape[1])
-        weights = ops.transpose(ops.reshape(ops.cast(weights, value.dtype), shape), (0, 3, 1, 2))  # (B, S, K, H/K)
-        mean = ops.sum(ops.expand_dims(weights, -1) * ops.expand_dims(value, 3), axis=1)  # (B, K, H/K, E)
-        return ops.reshape(mean, (-1, 1, heads, value.shape[3]))  # (B, 1, H, E)
-    value = ops.transpose(value, (0, 2, 1, 3))  # (B, K, S, E)
+    if _alone(weights.shape[2]):
+        weights = ops.reshape(ops.cast(weights, value.dtype), (-1, heads // shared, value.shape[1]))  # (B K, H/K, S)
+        return ops.reshape(kernels.product(weights, heads_as_rows(value)), (-1, 1, heads, value.shape[3]))  # (B, 1, H, E)
+    value = heads_first(value)  # (B, K, S, E)
     mean = ops.matmul(ops.cast(weights, value.dtype), _share(value, weights.shape[1] // value.shape[1]))  # (B, H, T, E)
-    return ops.transpose(mean, (0, 2, 1, 3))  # (B, T, H, E)
+    return heads_first(mean)  # (B, T, H, E)
 
 
 def attention(
@@ -194,13 +211,13 @@ def _in_a_form(query, key, value, mask, *, causal, window, bias, rate, seed):
     if keras.backend.backend() != "tensorflow":
         return kernels.flash(query, key, value, mask, bias, causal, rate) if window is None else None
     times = query.shape[2] // key.shape[2]
-    query = ops.transpose(query, (0, 2, 1, 3))  # (B, H, T, D)
-    key, value = (_share(ops.transpose(x, (0, 2, 1, 3)), times) for x in (key, value))  # (B, H, S, D or E)
+    query = heads_first(query)  # (B, H, T, D)
+    key, value = (_share(heads_first(x), times) for x in (key, value))  # (B, H, S, D or E)
     mean = chunked_attention.attention(
         query, key, value, mask=mask, bias=bias, causal=causal, window=window, rate=rate,
         seed=kernels.next_seed(seed) if rate else None,
     )  # fmt: skip
-    return ops.transpose(mean, (0, 2, 1, 3))  # (B, T, H, E)
+    return heads_first(mean)  # (B, T, H, E)
 
 
 def drop(x, rate, seed):

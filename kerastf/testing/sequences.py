@@ -126,7 +126,7 @@ def steps(subject):
 
 def _require_batch_first(state, batch):
     for leaf in tree.flatten(state):
-        if not leaf.shape or leaf.shape[0] != batch:
+        if not leaf.shape or leaf.shape[0] % batch:
             raise Broken(f"a leaf of the state has shape {tuple(leaf.shape)}: the batch must come first")
 
 

@@ -135,7 +135,8 @@ def mean_by(weights, value):
     heads, shared = weights.shape[1], value.shape[2]
     if _alone(weights.shape[2]):
         weights = ops.reshape(ops.cast(weights, value.dtype), (-1, heads // shared, value.shape[1]))  # (B K, H/K, S)
-        return ops.reshape(kernels.product(weights, heads_as_rows(value)), (-1, 1, heads, value.shape[3]))  # (B, 1, H, E)
+        mean = kernels.product(weights, heads_as_rows(value))  # (B K, H/K, E)
+        return ops.reshape(mean, (-1, 1, heads, value.shape[3]))  # (B, 1, H, E)
     value = heads_first(value)  # (B, K, S, E)
     mean = ops.matmul(ops.cast(weights, value.dtype), _share(value, weights.shape[1] // value.shape[1]))  # (B, H, T, E)
     return heads_first(mean)  # (B, T, H, E)

@@ -4,6 +4,7 @@ Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E pe
 """
 
 import contextlib
+import contextvars
 import functools
 import os
 
@@ -46,6 +47,59 @@ def product(a, b, *, transpose_a=False, transpose_b=False):
         return tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     rows = tf.matmul(ops.reshape(a, (-1, a.shape[-1])), b, transpose_b=transpose_b)
     return ops.reshape(rows, (*ops.shape(a)[:-1], b.shape[0 if transpose_b else 1]))
+
+
+SMALL = 2**14  # numbers of a matrix that is not worth cutting
+_halves = contextvars.ContextVar("halves", default=(None, False))
+
+
+@contextlib.contextmanager
+def halves(store, *, making):
+    """Within the block, `product_of_weights` reads matrices from halves: makes and keeps them, or takes those kept.
+
+    Why: XLA on a CPU computes a product of a few rows on one core, and packs the matrix anew each time. Two halves go
+    to two cores; turned, they need less packing. A product of eight rows takes a third to two thirds of the time. The
+    halves need as much memory as the weights, until the loop has ended. On TensorFlow without a GPU or TPU only.
+
+    Args:
+        store: A dict that the halves are kept in.
+        making: Whether they are made, which must be outside of the loop that takes them.
+    """
+    if keras.backend.backend() != "tensorflow" or on_accelerator():
+        yield
+        return
+    token = _halves.set((store, making))
+    try:
+        yield
+    finally:
+        _halves.reset(token)
+
+
+def product_of_weights(x, matrix, *, transpose_b=False):
+    """`x @ matrix` for `x` `(B, T, C)` and a variable, which is transposed first where asked for; see `halves`."""
+    store, making = _halves.get()
+    if store is None or (id(matrix) not in store and not _worth_halves(matrix, making)):
+        return product(x, ops.cast(matrix, x.dtype), transpose_b=transpose_b)
+    rows = x.shape[0]
+    if id(matrix) not in store:
+        whole = ops.cast(matrix, x.dtype)
+        if rows > 1 and not transpose_b:
+            whole = ops.transpose(whole)  # a single row would not make up for that
+        axis = 0 if rows > 1 or transpose_b else 1
+        store[id(matrix)] = ops.split(whole, [whole.shape[axis] // 2], axis=axis), axis
+    if x.shape[1] > 1:
+        return product(x, ops.cast(matrix, x.dtype), transpose_b=transpose_b)
+    parts, axis = store[id(matrix)]
+    row = ops.reshape(x, (rows, x.shape[2]))
+    if axis == 1:
+        y = ops.concatenate([product(row, part) for part in parts], axis=1)  # (B, N)
+    else:
+        y = ops.transpose(ops.concatenate([product(part, row, transpose_b=True) for part in parts], axis=0))
+    return ops.reshape(y, (rows, 1, y.shape[1]))
+
+
+def _worth_halves(matrix, making):
+    return making and isinstance(matrix, keras.Variable) and matrix.shape[0] * matrix.shape[1] >= SMALL
 
 
 def exact_product(a, b, *, transpose_a=False):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import kerastf
-from kerastf import compat, decoding
+from kerastf import compat, decoding, kernels
 from kerastf.testing import reference_generate
 from kerastf.testing.subjects import shake
 from kerastf.text import ByteTokenizer, CharacterTokenizer
@@ -221,6 +221,24 @@ def test_weights_rounded_once_give_the_same_tokens(monkeypatch):
     vars(model).pop("_decoding_functions")
     tokens.append(decoding.generate(model, [[3, 4, 5]], max_length=30)[0])
     np.testing.assert_array_equal(*tokens)
+
+
+@pytest.mark.parametrize("prompts", [[[3, 4, 5]], [[3, 4], [5, 6, 7], [1]]])
+def test_halves_of_weights_give_the_same_tokens(monkeypatch, prompts):
+    head = {"name": "language_model", "tied": len(prompts) > 1}
+    options = {"vocab_size": 31, "max_length": 24, "dim": 16, "num_layers": 1, "num_heads": 2, "head": head}
+    model = kerastf.create_model("gpt", **options)
+    shake(model, 1)
+    found = []
+    for smallest in (1, 2**40):
+        monkeypatch.setattr(kernels, "SMALL", smallest)
+        vars(model).pop("_decoding_functions", None)
+        if len(prompts) == 1:
+            found.append(decoding.generate(model, prompts, max_length=20))
+        else:
+            found.append(decoding.beam_search(model, prompts, max_length=20, num_beams=2))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
 
 
 def test_what_only_has_steps_can_write(model):

@@ -22,6 +22,24 @@ def test_a_share_is_dropped(rate):
     assert abs(np.corrcoef(kept[:, :-1].ravel(), kept[:, 1:].ravel())[0, 1]) < 0.005  # neighbours do not depend
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_by_halves(monkeypatch, rows, turned):
+    monkeypatch.setattr(kernels, "SMALL", 1)
+    prompt, token, matrix = arrays(0, (rows, 4, 6), (rows, 1, 6), (6, 5))
+    variable, store = keras.Variable(matrix.T if turned else matrix), {}
+    for x, making in ((prompt, True), (token, False)):
+        with kernels.halves(store, making=making):
+            y = kernels.product_of_weights(ops.array(x), variable, transpose_b=turned)
+        np.testing.assert_allclose(y, np.einsum("btc,cn->btn", x, matrix), atol=1e-5)
+    parts, axis = store[id(variable)]
+    assert sorted(part.shape[axis] for part in parts) == [2, 3]
+    other = keras.Variable(np.eye(6))
+    with kernels.halves(store, making=False):  # not met in the prompt, so nothing is cut within the loop
+        np.testing.assert_allclose(kernels.product_of_weights(ops.array(token), other), token, atol=1e-6)
+    assert list(store) == [id(variable)]
+
+
 @pytest.mark.parametrize("optimizer", [
     keras.optimizers.Adam(0.01), keras.optimizers.AdamW(0.01, weight_decay=0.3),
     keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.02, 7), clipnorm=0.5, beta_1=0.8, epsilon=1e-5),

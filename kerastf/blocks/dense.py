@@ -29,7 +29,7 @@ class Dense(keras.layers.Dense):
         super().__init__(units, **kwargs)
 
     def call(self, inputs, training=None):
-        x = ops.matmul(inputs, self.kernel)
+        x = kernels.product_of_weights(inputs, self.kernel)
         if self.bias is not None:
             x = kernels.add_bias(x, ops.convert_to_tensor(self.bias, dtype=self.compute_dtype))
         return x if self.activation is None else self.activation(x)

@@ -77,8 +77,7 @@ class LanguageModel(keras.layers.Layer):
             self.shift = self.add_weight(shape=(self.vocab_size,), initializer="zeros", name="shift")
 
     def call(self, features, mask=None):
-        matrix = self._matrix()
-        logits = kernels.product(features, ops.cast(matrix, features.dtype), transpose_b=True)  # (B, T, V)
+        logits = kernels.product_of_weights(features, self._matrix(), transpose_b=True)  # (B, T, V)
         return logits + self.shift if self.bias else logits
 
     def _matrix(self):

@@ -22,12 +22,15 @@ _inside = contextvars.ContextVar("inside", default=False)
 def call(layer, function, *tensors):
     """`function(*tensors)`, which computes with the layer's weights and state; in training on TensorFlow traced once.
 
+    Not under XLA, which would compile such a step anew each time.
+
     Args:
         layer: A layer that is built.
         function: A method of the layer; it takes tensors, or None, and gives one tensor.
         *tensors: What it is given.
     """
-    graph = None if _inside.get() or keras.backend.is_keras_tensor(tensors[0]) else kernels.graph()
+    alone = _inside.get() or keras.backend.is_keras_tensor(tensors[0]) or compat.compiling()
+    graph = None if alone else kernels.graph()
     if graph is None:
         return function(*tensors)
     known = graph.get_collection_ref("kerastf_alike")  # as long as the step that is traced now

@@ -53,8 +53,16 @@ def switched(variable, value):
 
 
 def compiling():
-    """Whether what is called now is being traced for XLA by `compiled`."""
+    """Whether what is called now is being traced for XLA, by `compiled` or `as_compiled`."""
     return _compiling.get()
+
+
+def as_compiled(model):
+    """A block within which steps of a model are traced for XLA where it was compiled so, and `compiling` knows it.
+
+    Why: Keras tells a layer nothing of `jit_compile`.
+    """
+    return switched(_compiling, compiling() or bool(model.jit_compile))
 
 
 @contextlib.contextmanager

@@ -57,6 +57,15 @@ def test_training_stays_the_same(traced, family):
     assert len(set(traced)) == kinds[family]
 
 
+def test_a_step_under_xla_is_traced_whole(traced):
+    """With a function inside, XLA would compile the step anew each time."""
+    model = kerastf.create_model("gpt", **{**SMALL, **TOKENS, "num_layers": 2})
+    tokens = np.ones((4, 8), "int32")
+    model.compile("sgd", jit_compile=True)
+    model.fit(tokens, tokens, verbose=0)
+    assert not traced and not compat.compiling()
+
+
 def test_layers_that_differ_are_traced_apart(traced):
     attention = [{"name": "multi_head"}, {"name": "window", "window": 3}, {"name": "multi_head"}]
     trained("gpt", inside=False, attention=attention)

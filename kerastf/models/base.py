@@ -173,7 +173,10 @@ class Model(FromFeatures, Generation):
         self.check_data(x, y)
         compat.build_optimizer(self)
         try:
-            with replicas.mended(self), kernels.prompt_epochs(), kernels.one_pass_adam(self.optimizer):
+            with (
+                replicas.mended(self), kernels.prompt_epochs(), compat.as_compiled(self),
+                kernels.one_pass_adam(self.optimizer),
+            ):  # fmt: skip
                 return super().fit(x, y, **kwargs)
         except Exception:
             # A step that was traced halfway would refuse good data, too.
@@ -183,13 +186,13 @@ class Model(FromFeatures, Generation):
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, x=None, y=None, *args, **kwargs):
         self.check_data(x, y)
-        with replicas.mended(self), kernels.prompt_epochs():
+        with replicas.mended(self), kernels.prompt_epochs(), compat.as_compiled(self):
             return super().evaluate(x, y, *args, **kwargs)
 
     @functools.wraps(keras.Model.predict)
     def predict(self, x, *args, **kwargs):
         self.check_data(x, None)
-        with kernels.prompt_epochs():
+        with kernels.prompt_epochs(), compat.as_compiled(self):
             return super().predict(x, *args, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):

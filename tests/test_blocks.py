@@ -6,6 +6,7 @@ import math
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 import kerastf
@@ -225,6 +226,21 @@ def test_alibi_slopes():
     assert functional.slopes(3) == pytest.approx([2**-4, 2**-8, 2**-2])
     bias = numpy(position.ALiBi(num_heads=2)(ops.arange(4), ops.arange(4)))
     assert bias[0, 3, 1] == pytest.approx(-2 * 2**-4)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_heads_as_rows_and_apart_again(heads):
+    """Also where a graph does not know how many rows and positions there are."""
+
+    def there_and_back(x):
+        rows = functional.heads_as_rows(x)
+        return rows, functional.heads_apart(rows, heads)
+
+    x = np.random.default_rng(0).normal(size=(2, 5, heads, 4)).astype("float32")
+    unknown = tf.function(there_and_back, input_signature=[tf.TensorSpec((None, None, heads, 4))])
+    for rows, again in (there_and_back(ops.array(x)), unknown(x)):
+        np.testing.assert_array_equal(rows, [x[b, :, k] for b in range(2) for k in range(heads)])
+        np.testing.assert_array_equal(again, x)
 
 
 def test_write_and_place():

@@ -94,12 +94,16 @@ def heads_as_rows(x):
     Between the place where a token is written and the product that reads it, XLA on a CPU may meet no other shape: it
     would copy all that is kept, at every token.
     """
-    return ops.reshape(heads_first(x), (-1, x.shape[1], x.shape[3]))
+    if x.shape[2] == 1:
+        return ops.squeeze(x, 2)  # nothing to move
+    return ops.reshape(heads_first(x), (-1, ops.shape(x)[1], x.shape[3]))
 
 
 def heads_apart(x, heads):
     """`(B K, S, D)` to `(B, S, K, D)`: the way back from `heads_as_rows`."""
-    return heads_first(ops.reshape(x, (-1, heads, *x.shape[1:])))
+    if heads == 1:
+        return ops.expand_dims(x, 2)
+    return heads_first(ops.reshape(x, (-1, heads, ops.shape(x)[1], x.shape[2])))
 
 
 def heads_first(x):

@@ -49,7 +49,7 @@ def product(a, b, *, transpose_a=False, transpose_b=False):
     return ops.reshape(rows, (*ops.shape(a)[:-1], b.shape[0 if transpose_b else 1]))
 
 
-SMALL = 2**14  # numbers of a matrix that is not worth cutting
+SMALL = 2**14  # numbers of a matrix that is not worth cutting; for a single row 16 times as many
 _halves = contextvars.ContextVar("halves", default=(None, False))
 
 
@@ -78,7 +78,7 @@ def halves(store, *, making):
 def product_of_weights(x, matrix, *, transpose_b=False):
     """`x @ matrix` for `x` `(B, T, C)` and a variable, which is transposed first where asked for; see `halves`."""
     store, making = _halves.get()
-    if store is None or (id(matrix) not in store and not _worth_halves(matrix, making)):
+    if store is None or (id(matrix) not in store and not (making and _worth_halves(matrix, x.shape[0]))):
         return product(x, ops.cast(matrix, x.dtype), transpose_b=transpose_b)
     rows = x.shape[0]
     if id(matrix) not in store:
@@ -98,8 +98,9 @@ def product_of_weights(x, matrix, *, transpose_b=False):
     return ops.reshape(y, (rows, 1, y.shape[1]))
 
 
-def _worth_halves(matrix, making):
-    return making and isinstance(matrix, keras.Variable) and matrix.shape[0] * matrix.shape[1] >= SMALL
+def _worth_halves(matrix, rows):
+    least = SMALL if rows > 1 else 16 * SMALL
+    return isinstance(matrix, keras.Variable) and matrix.shape[0] * matrix.shape[1] >= least
 
 
 def exact_product(a, b, *, transpose_a=False):

@@ -25,7 +25,7 @@ def test_a_share_is_dropped(rate):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("turned", [False, True])
 def test_products_by_halves(monkeypatch, rows, turned):
-    monkeypatch.setattr(kernels, "SMALL", 1)
+    monkeypatch.setattr(kernels, "SMALL", 0)
     prompt, token, matrix = arrays(0, (rows, 4, 6), (rows, 1, 6), (6, 5))
     variable, store = keras.Variable(matrix.T if turned else matrix), {}
     for x, making in ((prompt, True), (token, False)):

@@ -77,7 +77,7 @@ def dot_scores(query, key, *, scale=1.0):
     if _alone(query.shape[1]):
         query = ops.reshape(query, (-1, heads // shared, query.shape[3]))  # (B K, H/K, D)
         scores = kernels.product(query, heads_as_rows(key), transpose_b=True)  # (B K, H/K, S)
-        return ops.reshape(scores, (-1, heads, 1, key.shape[1]))  # (B, H, 1, S)
+        return ops.reshape(scores, (-1, heads, 1, ops.shape(key)[1]))  # (B, H, 1, S)
     query = heads_first(query)  # (B, H, T, D)
     key = ops.transpose(key, (0, 2, 3, 1))  # (B, K, D, S)
     return ops.matmul(query, _share(key, heads // shared))  # (B, H, T, S)
@@ -138,7 +138,7 @@ def mean_by(weights, value):
     """The mean of values `(B, S, K, E)` under weights `(B, H, T, S)`: `(B, T, H, E)`."""
     heads, shared = weights.shape[1], value.shape[2]
     if _alone(weights.shape[2]):
-        weights = ops.reshape(ops.cast(weights, value.dtype), (-1, heads // shared, value.shape[1]))  # (B K, H/K, S)
+        weights = ops.reshape(ops.cast(weights, value.dtype), (-1, heads // shared, ops.shape(value)[1]))
         mean = kernels.product(weights, heads_as_rows(value))  # (B K, H/K, E)
         return ops.reshape(mean, (-1, 1, heads, value.shape[3]))  # (B, 1, H, E)
     value = heads_first(value)  # (B, K, S, E)

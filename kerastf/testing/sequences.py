@@ -103,7 +103,7 @@ def steps(subject):
 
     def run(sizes, wrap):
         state, at, outputs = layer.init_state(x.shape[0], total), 0, []
-        _require_batch_first(state, x.shape[0])
+        _require_batch_first(state, layer.init_state(1, total), x.shape[0])
         for size in sizes:
             output, state = layer.step(ops.convert_to_tensor(x[:, at : at + size]), state, wrap(at))
             outputs.append(numpy(output))
@@ -124,9 +124,10 @@ def steps(subject):
     _ragged_rows(layer, x, want)
 
 
-def _require_batch_first(state, batch):
-    for leaf in tree.flatten(state):
-        if not leaf.shape or leaf.shape[0] % batch:
+def _require_batch_first(state, single, batch):
+    """The first axis of each leaf is as many times that of a `single` row's state as there are rows."""
+    for leaf, one in zip(tree.flatten(state), tree.flatten(single), strict=True):
+        if not leaf.shape or leaf.shape[0] != batch * one.shape[0]:
             raise Broken(f"a leaf of the state has shape {tuple(leaf.shape)}: the batch must come first")
 
 
@@ -156,7 +157,8 @@ def cross_steps(subject):
     mask = ops.convert_to_tensor(np.arange(5) < np.array([[5], [3], [1]]))
     want = numpy(layer(ops.convert_to_tensor(x), context, mask=mask))
     state = layer.init_state(x.shape[0], x.shape[1], context=context, context_mask=mask)
-    _require_batch_first(state, x.shape[0])
+    single = layer.init_state(1, x.shape[1], context=context[:1], context_mask=mask[:1])
+    _require_batch_first(state, single, x.shape[0])
     for t in range(x.shape[1]):
         output, state = layer.step(ops.convert_to_tensor(x[:, t : t + 1]), state, ops.array(t, dtype="int32"))
         gap = difference(output, want[:, t : t + 1])

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import compat, kernels
+from kerastf import compat, halves
 from kerastf.config import block_from
 from kerastf.errors import InputError
 from kerastf.functional import NEGATIVE
@@ -195,8 +195,8 @@ def _sampling_loop(model, sampler, count, prefill, end_id, pad_id):
     def run(tokens, lengths, limit, context, seeds):
         batch, width = tokens.shape
         state = model.init_state(batch, width, **context)
-        halves = {}
-        with kernels.halves(halves, making=True):
+        store = {}
+        with halves.read(store, making=True):
             logits, state = model.step(tokens[:, :prefill], state, 0)  # (B, V)
         ends = ops.broadcast_to(limit, (batch,))
         done = ops.arange(batch) >= count
@@ -217,7 +217,7 @@ def _sampling_loop(model, sampler, count, prefill, end_id, pad_id):
                 ended = ops.logical_and(ops.logical_not(ops.logical_or(given, done)), chosen == end_id)
                 ends = ops.where(ended, index + 1, ends)
                 done = ops.logical_or(done, ended)
-            with kernels.halves(halves, making=False):
+            with halves.read(store, making=False):
                 logits, state = model.step(chosen[:, None], state, index)
             return index + 1, tokens, logits, state, done, ends, seeds
 
@@ -239,8 +239,8 @@ def _beam_loop(model, search, length_penalty, prefill, end_id, pad_id):
         lengths = ops.repeat(lengths[:, None], beams, axis=1)  # (B, W)
         context = {name: ops.repeat(value, beams, axis=0) for name, value in context.items()}
         state = model.init_state(batch * beams, width, **context)
-        halves = {}
-        with kernels.halves(halves, making=True):
+        store = {}
+        with halves.read(store, making=True):
             logits, state = model.step(tokens[:, :prefill], state, 0)  # (B W, V)
         vocab = logits.shape[-1]
         # All beams of a row start alike, so only the first may be extended at first, and the greedy one by itself.
@@ -278,7 +278,7 @@ def _beam_loop(model, search, length_penalty, prefill, end_id, pad_id):
             chosen = ops.reshape(chosen, (-1, 1))
             tokens = ops.slice_update(tokens, (0, index), chosen)
             state = reordered(state, source)
-            with kernels.halves(halves, making=False):
+            with halves.read(store, making=False):
                 logits, state = model.step(chosen, state, index)
             return index + 1, tokens, logits, state, scores, done, ends
 

@@ -1,6 +1,6 @@
 """What `kernels` does on JAX with a GPU, and imports only there.
 
-Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E per value; N rows, V classes.
+Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E per value; N rows, V classes, C channels.
 """
 
 import functools
@@ -13,6 +13,7 @@ from jax.experimental.pallas import triton
 LANES = 1024  # classes that a program reads at once,
 READS = 4  # so many times before it brings its sums up to date
 KEYS = 128  # keys that a program of attention reads at once
+PROGRAMS = 2048  # that share the rows of a norm's gradient, each with its own sums
 LOWEST = -1e30  # minus infinity would make sums of nothing undefined
 
 
@@ -101,6 +102,97 @@ def _add_bias_backward(_, above):
 
 
 add_bias.defvjp(lambda x, bias: (x + bias, None), _add_bias_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def normalised(x, gain, shift, epsilon, dtype, interpret=False):
+    """Layer normalisation of rows, by one program that reads each once; its gradient is another.
+
+    Args:
+        x: `(N, C)`.
+        gain, shift: Float32 `(C,)`.
+        epsilon: Keeps the division finite.
+        dtype: Of the result.
+        interpret: Whether the programs are run step by step, without a GPU.
+    """
+    return _normalise(x, gain, shift, epsilon, dtype, interpret)[0]
+
+
+def _normalise(x, gain, shift, epsilon, dtype, interpret):
+    count = x.shape[0]
+    y, mean, rate = pallas.pallas_call(
+        functools.partial(_normal_row, epsilon=epsilon),
+        out_shape=(jax.ShapeDtypeStruct(x.shape, dtype), *2 * [jax.ShapeDtypeStruct((count,), jnp.float32)]),
+        grid=(count,), interpret=interpret, compiler_params=_for_rows(x),
+    )(x, gain, shift)  # fmt: skip
+    return y, (x, gain, mean, rate)
+
+
+def _normalise_backward(epsilon, dtype, interpret, kept, above):
+    x, gain, mean, rate = kept
+    programs = min(PROGRAMS, x.shape[0])
+    sums = jax.ShapeDtypeStruct((programs, x.shape[1]), jnp.float32)
+    of_x, of_gain, of_shift = pallas.pallas_call(
+        functools.partial(_slopes_of_rows, share=pallas.cdiv(x.shape[0], programs)),
+        out_shape=(jax.ShapeDtypeStruct(x.shape, x.dtype), sums, sums),
+        grid=(programs,), interpret=interpret, compiler_params=_for_rows(x),
+    )(x, above, gain, mean, rate)  # fmt: skip
+    return of_x, of_gain.sum(0), of_shift.sum(0)
+
+
+normalised.defvjp(_normalise, _normalise_backward)
+
+
+def _for_rows(x):
+    """Threads for one row: 32 numbers each."""
+    return triton.CompilerParams(num_warps=max(1, pallas.next_power_of_2(x.shape[1]) // 1024), num_stages=1)
+
+
+def _row_of(channels):
+    """How a program reads and writes a row of so many channels, in float32, and which of its lanes are channels."""
+    lanes = pallas.next_power_of_2(channels)
+    there = jnp.arange(lanes) < channels
+
+    def read(rows, *at):
+        return triton.load(rows.at[(*at, pallas.ds(0, lanes))], mask=there, other=0.0).astype(jnp.float32)
+
+    def write(rows, *at, value):
+        triton.store(rows.at[(*at, pallas.ds(0, lanes))], value.astype(rows.dtype), mask=there)
+
+    return read, write, there
+
+
+def _normal_row(x, gain, shift, y, mean, rate, *, epsilon):
+    """The program of one row."""
+    row, channels = pallas.program_id(0), x.shape[1]
+    read, write, there = _row_of(channels)
+    h = read(x, row)
+    middle = jnp.sum(h) / channels
+    centred = jnp.where(there, h - middle, 0.0)
+    factor = jax.lax.rsqrt(jnp.sum(centred * centred) / channels + epsilon)
+    write(y, row, value=centred * factor * read(gain) + read(shift))
+    mean[row], rate[row] = middle, factor
+
+
+def _slopes_of_rows(x, above, gain, mean, rate, of_x, of_gain, of_shift, *, share):
+    """The program of a share of the rows."""
+    program, (count, channels) = pallas.program_id(0), x.shape
+    read, write, there = _row_of(channels)
+    gains = read(gain)
+
+    def add(row, sums):
+        slope = read(above, row)
+        normal = jnp.where(there, (read(x, row) - mean[row]) * rate[row], 0.0)
+        inner = slope * gains
+        along = jnp.sum(inner) / channels, jnp.sum(inner * normal) / channels
+        write(of_x, row, value=rate[row] * (inner - along[0] - normal * along[1]))
+        return sums[0] + slope * normal, sums[1] + slope
+
+    start = jnp.zeros_like(gains), jnp.zeros_like(gains)
+    last = jnp.minimum((program + 1) * share, count)
+    sums = jax.lax.fori_loop(program * share, last, add, start)
+    write(of_gain, program, value=sums[0])
+    write(of_shift, program, value=sums[1])
 
 
 def cross_entropies(logits, labels, classes, *, interpret=False):

@@ -3,25 +3,10 @@
 Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E per value; N rows, V classes.
 """
 
-import contextlib
-import contextvars
 import functools
-import os
 
 import keras
 from keras import ops
-
-
-def reuse_memory():
-    """Lets TensorFlow use the memory of its tensors on a CPU again at the next step, unless the environment decides.
-
-    Why: otherwise each step gives large tensors back to the system and asks for them anew, page by page, which takes 3
-    to 5 % of a training step. It has an effect only before TensorFlow's first operation.
-    """
-    if keras.backend.backend() == "tensorflow" and hasattr(os, "sysconf"):
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
-        os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
-        os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(memory))
 
 
 def _jax_on_gpu():
@@ -30,6 +15,11 @@ def _jax_on_gpu():
     import jax
 
     return jax.default_backend() == "gpu"
+
+
+def _by_programs():
+    """Whether `jax_kernels` may run programs of its own: on one GPU; XLA cannot spread them over several."""
+    return _jax_on_gpu() and keras.distribution.distribution() is None
 
 
 def product(a, b, *, transpose_a=False, transpose_b=False):
@@ -47,60 +37,6 @@ def product(a, b, *, transpose_a=False, transpose_b=False):
         return tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     rows = tf.matmul(ops.reshape(a, (-1, a.shape[-1])), b, transpose_b=transpose_b)
     return ops.reshape(rows, (*ops.shape(a)[:-1], b.shape[0 if transpose_b else 1]))
-
-
-SMALL = 2**14  # numbers of a matrix that is not worth cutting; for a single row 16 times as many
-_halves = contextvars.ContextVar("halves", default=(None, False))
-
-
-@contextlib.contextmanager
-def halves(store, *, making):
-    """Within the block, `product_of_weights` reads matrices from halves: makes and keeps them, or takes those kept.
-
-    Why: XLA on a CPU computes a product of a few rows on one core, and packs the matrix anew each time. Two halves go
-    to two cores; turned, they need less packing. A product of eight rows takes a third to two thirds of the time. The
-    halves need as much memory as the weights, until the loop has ended. On TensorFlow without a GPU or TPU only.
-
-    Args:
-        store: A dict that the halves are kept in.
-        making: Whether they are made, which must be outside of the loop that takes them.
-    """
-    if keras.backend.backend() != "tensorflow" or on_accelerator():
-        yield
-        return
-    token = _halves.set((store, making))
-    try:
-        yield
-    finally:
-        _halves.reset(token)
-
-
-def product_of_weights(x, matrix, *, transpose_b=False):
-    """`x @ matrix` for `x` `(B, T, C)` and a variable, which is transposed first where asked for; see `halves`."""
-    store, making = _halves.get()
-    if store is None or (id(matrix) not in store and not (making and _worth_halves(matrix, x.shape[0]))):
-        return product(x, ops.cast(matrix, x.dtype), transpose_b=transpose_b)
-    rows = x.shape[0]
-    if id(matrix) not in store:
-        whole = ops.cast(matrix, x.dtype)
-        if rows > 1 and not transpose_b:
-            whole = ops.transpose(whole)  # a single row would not make up for that
-        axis = 0 if rows > 1 or transpose_b else 1
-        store[id(matrix)] = ops.split(whole, [whole.shape[axis] // 2], axis=axis), axis
-    if x.shape[1] > 1:
-        return product(x, ops.cast(matrix, x.dtype), transpose_b=transpose_b)
-    parts, axis = store[id(matrix)]
-    row = ops.reshape(x, (rows, x.shape[2]))
-    if axis == 1:
-        y = ops.concatenate([product(row, part) for part in parts], axis=1)  # (B, N)
-    else:
-        y = ops.transpose(ops.concatenate([product(part, row, transpose_b=True) for part in parts], axis=0))
-    return ops.reshape(y, (rows, 1, y.shape[1]))
-
-
-def _worth_halves(matrix, rows):
-    least = SMALL if rows > 1 else 16 * SMALL
-    return isinstance(matrix, keras.Variable) and matrix.shape[0] * matrix.shape[1] >= least
 
 
 def exact_product(a, b, *, transpose_a=False):
@@ -214,7 +150,7 @@ def flash(query, key, value, mask, bias, causal, rate):
 def serves_one_query(query, value):
     """Whether `attention_of_one` can be asked: on JAX with a GPU, for heads whose widths are powers of 2."""
     widths = query.shape[3], value.shape[3]
-    return query.shape[1] == 1 and all(n >= 16 and not n & (n - 1) for n in widths) and _jax_on_gpu()
+    return query.shape[1] == 1 and all(n >= 16 and not n & (n - 1) for n in widths) and _by_programs()
 
 
 def attention_of_one(query, key, value, index):
@@ -229,6 +165,21 @@ def attention_of_one(query, key, value, index):
 
     last = ops.broadcast_to(ops.cast(index, "int32"), (query.shape[0],))
     return jax_kernels.attention_of_one(query, key, value, last)
+
+
+def normalised(x, gain, shift, *, epsilon, dtype):
+    """Layer normalisation as `functional.normalise` gives it, on JAX with a GPU; None elsewhere.
+
+    Why: XLA needs two programs for it and three for its gradient, each of which reads the numbers again; 3 % of a step
+    of GPT-2.
+    """
+    if not _by_programs() or keras.backend.is_keras_tensor(x):
+        return None
+    from kerastf import jax_kernels
+
+    rows = ops.reshape(x, (-1, x.shape[-1]))
+    shift = ops.zeros_like(gain) if shift is None else shift
+    return ops.reshape(jax_kernels.normalised(rows, gain, shift, epsilon, dtype), x.shape)
 
 
 def next_seed(generator):
@@ -288,7 +239,7 @@ def cross_entropies(logits, labels, classes, *, training=True):
         (last,) = tied((logits,), chosen)  # nobody reads the logits afterwards, so the slopes take their place
         losses, slopes = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=last, labels=labels)
         return losses, slopes, chosen
-    if training and _jax_on_gpu():
+    if training and _by_programs():
         from kerastf import jax_kernels
 
         return jax_kernels.cross_entropies(logits, labels, classes)
@@ -308,94 +259,6 @@ def on_accelerator():
     import tensorflow as tf
 
     return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
-
-
-@contextlib.contextmanager
-def prompt_epochs():
-    """Within the block, an epoch of arrays or of a generator ends with its last step. On TensorFlow.
-
-    Why: tf.data's tuner wakes up after 10 ms, 20 ms, 40 ms, ... and the end of an epoch waits for it, so that one of 21
-    seconds took 41. What is fed there, rows of arrays, has nothing to be tuned.
-    """
-    if keras.backend.backend() != "tensorflow":
-        yield
-        return
-    import tensorflow as tf
-    from keras.src.backend.tensorflow import trainer
-    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
-
-    plain = trainer.TFEpochIterator
-
-    class Prompt(plain):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            feed = self._distributed_dataset
-            if isinstance(feed, tf.data.Dataset) and not isinstance(self.data_adapter, TFDatasetAdapter):
-                options = tf.data.Options()
-                options.autotune.enabled = False
-                self._distributed_dataset = feed.with_options(options)
-
-    trainer.TFEpochIterator = Prompt
-    try:
-        yield
-    finally:
-        trainer.TFEpochIterator = plain
-
-
-@contextlib.contextmanager
-def one_pass_adam(optimizer):
-    """Within the block, Adam and AdamW update a variable of float32 in one pass. On TensorFlow with one replica.
-
-    Why: Keras writes a dozen tensors as large as the variable down on the way, a quarter of a step of GPT-2.
-    """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if (
-        keras.backend.backend() != "tensorflow"
-        or type(inner) not in (keras.optimizers.Adam, keras.optimizers.AdamW)
-        or inner.amsgrad
-    ):
-        yield
-        return
-    import tensorflow as tf
-
-    by_steps, decay_by_steps = inner._backend_update_step, inner._apply_weight_decay
-
-    def fits(variables, gradients=()):
-        return (
-            tf.distribute.get_strategy().num_replicas_in_sync == 1
-            and all(v.dtype == "float32" for v in variables)
-            and not any(isinstance(g, tf.IndexedSlices) for g in gradients)
-        )
-
-    def update(gradients, variables, learning_rate):
-        if not fits(variables, gradients):
-            return by_steps(gradients, variables, learning_rate)
-        step = tf.cast(inner.iterations.value + 1, "float32")
-        shared = {
-            "beta1_power": tf.pow(inner.beta_1, step), "beta2_power": tf.pow(inner.beta_2, step),
-            "lr": tf.cast(learning_rate, "float32"), "beta1": tf.constant(inner.beta_1),
-            "beta2": tf.constant(inner.beta_2), "epsilon": tf.constant(inner.epsilon),
-        }  # fmt: skip
-        for gradient, variable in zip(gradients, variables, strict=True):
-            number = inner._get_variable_index(variable)
-            held = variable, inner._momentums[number], inner._velocities[number]
-            var, m, v = (x.value.handle for x in held)
-            tf.raw_ops.ResourceApplyAdam(var=var, m=m, v=v, grad=gradient, **shared)
-
-    def decay(variables):
-        if inner.weight_decay is None or not fits(variables):
-            return decay_by_steps(variables)
-        share = tf.cast(inner.learning_rate, "float32") * inner.weight_decay
-        for variable in variables:
-            if inner._use_weight_decay(variable):
-                variable.value.assign(variable.value * (1 - share))  # as good as in place: the product is moved in
-
-    try:
-        object.__setattr__(inner, "_backend_update_step", update)  # a plain assignment would be tracked by Keras
-        object.__setattr__(inner, "_apply_weight_decay", decay)
-        yield
-    finally:
-        del inner._backend_update_step, inner._apply_weight_decay
 
 
 def graph():

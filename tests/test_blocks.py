@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import ops
 
 import kerastf
-from kerastf import functional
+from kerastf import compat, functional
 from kerastf.blocks import alignment, attention, feedforward, head, norm, position
 from kerastf.blocks.window import Window
 from kerastf.testing.subjects import shake
@@ -241,6 +241,23 @@ def test_heads_as_rows_and_apart_again(heads):
     for rows, again in (there_and_back(ops.array(x)), unknown(x)):
         np.testing.assert_array_equal(rows, [x[b, :, k] for b in range(2) for k in range(heads)])
         np.testing.assert_array_equal(again, x)
+
+
+def test_one_query_in_a_graph_that_does_not_know_how_many_rows_and_keys():
+    """For XLA, heads are then rows; two of four share their keys and values."""
+    q, k, v = (RNG.normal(size=shape).astype("float32") for shape in [(3, 1, 4, 6), (3, 5, 2, 6), (3, 5, 2, 7)])
+
+    def attend(q, k, v):
+        with compat.switched(compat._compiling, True):
+            scores = functional.dot_scores(q, k, scale=0.5)
+            return scores, functional.mean_by(scores, v)
+
+    unknown = [tf.TensorSpec((None, None if i else 1, *x.shape[2:])) for i, x in enumerate((q, k, v))]
+    scores, mean = tf.function(attend, input_signature=unknown)(q, k, v)
+    k, v = (np.repeat(x, 2, axis=2) for x in (k, v))
+    want = 0.5 * np.einsum("bthd,bshd->bhts", q, k)
+    np.testing.assert_allclose(scores, want, atol=1e-5)
+    np.testing.assert_allclose(mean, np.einsum("bhts,bshe->bthe", want, v), atol=1e-5)
 
 
 def test_write_and_place():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import kerastf
-from kerastf import compat, decoding, kernels
+from kerastf import compat, decoding, halves
 from kerastf.testing import reference_generate
 from kerastf.testing.subjects import shake
 from kerastf.text import ByteTokenizer, CharacterTokenizer
@@ -231,7 +231,7 @@ def test_halves_of_weights_give_the_same_tokens(monkeypatch, prompts):
     shake(model, 1)
     found = []
     for smallest in (0, 2**40):
-        monkeypatch.setattr(kernels, "SMALL", smallest)
+        monkeypatch.setattr(halves, "SMALL", smallest)
         vars(model).pop("_decoding_functions", None)
         if len(prompts) == 1:
             found.append(decoding.generate(model, prompts, max_length=20))

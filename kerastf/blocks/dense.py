@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from kerastf import kernels
+from kerastf import halves, kernels
 
 
 class Dense(keras.layers.Dense):
@@ -29,7 +29,7 @@ class Dense(keras.layers.Dense):
         super().__init__(units, **kwargs)
 
     def call(self, inputs, training=None):
-        x = kernels.product_of_weights(inputs, self.kernel)
+        x = halves.product(inputs, self.kernel)
         if self.bias is not None:
             x = kernels.add_bias(x, ops.convert_to_tensor(self.bias, dtype=self.compute_dtype))
         return x if self.activation is None else self.activation(x)

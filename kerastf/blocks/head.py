@@ -10,7 +10,7 @@ from typing import Literal
 import keras
 from keras import ops
 
-from kerastf import chunked_loss, functional, kernels, replicas
+from kerastf import chunked_loss, functional, halves, replicas
 from kerastf.blocks.dropout import Dropout
 from kerastf.blocks.losses import RowCrossEntropy, TokenAccuracy, TokenCrossEntropy, token_weights
 from kerastf.registry import register
@@ -77,7 +77,7 @@ class LanguageModel(keras.layers.Layer):
             self.shift = self.add_weight(shape=(self.vocab_size,), initializer="zeros", name="shift")
 
     def call(self, features, mask=None):
-        logits = kernels.product_of_weights(features, self._matrix(), transpose_b=True)  # (B, T, V)
+        logits = halves.product(features, self._matrix(), transpose_b=True)  # (B, T, V)
         return logits + self.shift if self.bias else logits
 
     def _matrix(self):

@@ -47,8 +47,7 @@ class LayerNorm(keras.layers.Layer):
 
     def call(self, x):
         gain, shift = ops.cast(self.gain, "float32"), ops.cast(self.shift, "float32") if self.bias else None
-        h = functional.normalise(x, gain, shift, epsilon=self.epsilon)  # (B, T, C)
-        return ops.cast(h, self.compute_dtype)
+        return functional.normalise(x, gain, shift, epsilon=self.epsilon, dtype=self.compute_dtype)  # (B, T, C)
 
     def compute_mask(self, inputs, previous_mask=None):
         return None

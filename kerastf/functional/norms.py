@@ -6,7 +6,7 @@ from keras import ops
 from kerastf import kernels
 
 
-def normalise(x, gain, shift, *, epsilon):
+def normalise(x, gain, shift, *, epsilon, dtype="float32"):
     """Gives mean 0 and deviation 1 over the channels, then a gain and a shift: `g (x - mean) / sqrt(var + e) + b`.
 
     Its gradient is written by hand: it needs the normal numbers and one rate per position, where one that is derived
@@ -17,14 +17,18 @@ def normalise(x, gain, shift, *, epsilon):
         gain: `(C,)`.
         shift: `(C,)`, or None.
         epsilon: Keeps the division finite.
+        dtype: Of the result; it is computed in float32.
 
     Returns:
-        Float32 `(.., C)`.
+        `(.., C)`.
     """
     x = x if keras.backend.is_keras_tensor(x) else ops.convert_to_tensor(x)
     learnt = [x, gain] if shift is None else [x, gain, shift]
     if keras.backend.backend() == "torch" or keras.backend.is_keras_tensor(x):
-        return _forward(epsilon, *learnt)[0]
+        return ops.cast(_forward(epsilon, *learnt)[0], dtype)
+    by_program = kernels.normalised(x, gain, shift, epsilon=epsilon, dtype=dtype)
+    if by_program is not None:
+        return by_program
 
     @ops.custom_gradient
     def apply(x, gain, *shifts):
@@ -40,7 +44,7 @@ def normalise(x, gain, shift, *, epsilon):
 
         return y, gradient
 
-    return apply(*learnt)
+    return ops.cast(apply(*learnt), dtype)
 
 
 def _forward(epsilon, x, gain, *shifts):

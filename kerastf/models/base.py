@@ -9,13 +9,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import checkpoint, compat, config, kernels, registry, replicas, text
+from kerastf import checkpoint, compat, config, fitting, registry, replicas, text
 from kerastf.errors import ConfigError, InputError
 from kerastf.models import saved
 from kerastf.models.from_features import FromFeatures
 from kerastf.models.generation import Generation
 
-kernels.reuse_memory()
+fitting.reuse_memory()
 
 
 class Model(FromFeatures, Generation):
@@ -174,8 +174,8 @@ class Model(FromFeatures, Generation):
         compat.build_optimizer(self)
         try:
             with (
-                replicas.mended(self), kernels.prompt_epochs(), compat.as_compiled(self),
-                kernels.one_pass_adam(self.optimizer),
+                replicas.mended(self), fitting.prompt_epochs(), compat.as_compiled(self),
+                fitting.one_pass_adam(self.optimizer),
             ):  # fmt: skip
                 return super().fit(x, y, **kwargs)
         except Exception:
@@ -186,13 +186,13 @@ class Model(FromFeatures, Generation):
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, x=None, y=None, *args, **kwargs):
         self.check_data(x, y)
-        with replicas.mended(self), kernels.prompt_epochs(), compat.as_compiled(self):
+        with replicas.mended(self), fitting.prompt_epochs(), compat.as_compiled(self):
             return super().evaluate(x, y, *args, **kwargs)
 
     @functools.wraps(keras.Model.predict)
     def predict(self, x, *args, **kwargs):
         self.check_data(x, None)
-        with kernels.prompt_epochs(), compat.as_compiled(self):
+        with fitting.prompt_epochs(), compat.as_compiled(self):
             return super().predict(x, *args, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):

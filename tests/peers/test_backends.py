@@ -66,10 +66,18 @@ def step_by_step(logits, labels, classes):
     return plain(logits, labels, classes, interpret=True)
 
 plain, jax_kernels.cross_entropies = jax_kernels.cross_entropies, step_by_step
+norms, normalised = [], jax_kernels.normalised
+
+def norm_by_step(x, *rest):
+    norms.append(x.shape[-1])
+    return normalised(x, *rest, True)
+
+jax_kernels.normalised = norm_by_step
 kernels._jax_on_gpu, kernels.on_accelerator = lambda: True, lambda: False
 for logits in (8, 2**24):
     np.testing.assert_allclose(trained(0, logits), whole, atol=1e-5)
 assert set(asked) == {117}, asked  # 128 columns, 11 of which count
+assert set(norms) == {16}, norms
 print("kept")
 """
 
@@ -108,6 +116,21 @@ for rows, length, heads, shared, width, values in [(3, 300, 4, 2, 16, 32), (2, 1
             key, value = (x[row, : last[row] + 1, head // (heads // shared)] for x in (k, v))
             shares = np.exp(key @ q[row, 0, head])
             np.testing.assert_allclose(found[row, 0, head], shares @ value / shares.sum(), rtol=1e-4, atol=1e-5)
+jax_kernels.PROGRAMS = 3
+for count, channels, dtype in [(7, 5, "float32"), (8, 16, "float32"), (2, 48, "bfloat16"), (1, 1, "float32")]:
+    x, gain, shift, above = (rng.normal(size=s) for s in [(count, channels), channels, channels, (count, channels)])
+    x, above = (jnp.asarray(3 * a + 1, dtype) for a in (x, above))
+    y, back = jax.vjp(lambda *given: jax_kernels.normalised(*given, 1e-3, dtype, True), x, *map(jnp.float32, (gain, shift)))
+    x, y, above, (of_x, of_gain, of_shift) = (jax.tree.map(np.float64, a) for a in (x, y, above, back(above)))
+    rate = 1 / np.sqrt(x.var(1) + 1e-3)
+    normal = (x - x.mean(1, keepdims=True)) * rate[:, None]
+    near = {"rtol": 1e-4, "atol": 1e-4} if dtype == "float32" else {"rtol": 2e-2, "atol": 5e-2}
+    np.testing.assert_allclose(y, normal * gain + shift, **near)
+    for row in range(count):  # the slopes of a row, as a matrix
+        matrix = rate[row] * (np.eye(channels) - 1 / channels - np.outer(normal[row], normal[row]) / channels)
+        np.testing.assert_allclose(of_x[row], matrix @ (above[row] * gain), **near)
+    np.testing.assert_allclose(of_gain, (above * normal).sum(0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(of_shift, above.sum(0), rtol=1e-4, atol=1e-4)
 x, bias, above = (jnp.asarray(rng.normal(size=s), "float32") for s in [(2, 5, 7), (7,), (2, 5, 7)])
 y, back = jax.vjp(jax_kernels.add_bias, x, bias)
 np.testing.assert_allclose(y, np.asarray(x) + np.asarray(bias), rtol=1e-6)
@@ -126,6 +149,8 @@ def step_by_step(*tensors):
     return plain(*tensors, interpret=True)
 
 jax_kernels.attention_of_one = step_by_step
+normalised = jax_kernels.normalised
+jax_kernels.normalised = lambda *given: normalised(*given, True)
 prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
 for gpu in (False, True):
     kernels._jax_on_gpu = lambda: gpu

@@ -1,0 +1,106 @@
+"""Where TensorFlow leaves time behind in `fit`, each with its reason."""
+
+import contextlib
+import os
+
+import keras
+
+
+def reuse_memory():
+    """Lets TensorFlow use the memory of its tensors on a CPU again at the next step, unless the environment decides.
+
+    Why: otherwise each step gives large tensors back to the system and asks for them anew, page by page, which takes 3
+    to 5 % of a training step. It has an effect only before TensorFlow's first operation.
+    """
+    if keras.backend.backend() == "tensorflow" and hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
+        os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
+        os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(memory))
+
+
+@contextlib.contextmanager
+def prompt_epochs():
+    """Within the block, an epoch of arrays or of a generator ends with its last step. On TensorFlow.
+
+    Why: tf.data's tuner wakes up after 10 ms, 20 ms, 40 ms, ... and the end of an epoch waits for it, so that one of 21
+    seconds took 41. What is fed there, rows of arrays, has nothing to be tuned.
+    """
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+    from keras.src.backend.tensorflow import trainer
+    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+    plain = trainer.TFEpochIterator
+
+    class Prompt(plain):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            feed = self._distributed_dataset
+            if isinstance(feed, tf.data.Dataset) and not isinstance(self.data_adapter, TFDatasetAdapter):
+                options = tf.data.Options()
+                options.autotune.enabled = False
+                self._distributed_dataset = feed.with_options(options)
+
+    trainer.TFEpochIterator = Prompt
+    try:
+        yield
+    finally:
+        trainer.TFEpochIterator = plain
+
+
+@contextlib.contextmanager
+def one_pass_adam(optimizer):
+    """Within the block, Adam and AdamW update a variable of float32 in one pass. On TensorFlow with one replica.
+
+    Why: Keras writes a dozen tensors as large as the variable down on the way, a quarter of a step of GPT-2.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if (
+        keras.backend.backend() != "tensorflow"
+        or type(inner) not in (keras.optimizers.Adam, keras.optimizers.AdamW)
+        or inner.amsgrad
+    ):
+        yield
+        return
+    import tensorflow as tf
+
+    by_steps, decay_by_steps = inner._backend_update_step, inner._apply_weight_decay
+
+    def fits(variables, gradients=()):
+        return (
+            tf.distribute.get_strategy().num_replicas_in_sync == 1
+            and all(v.dtype == "float32" for v in variables)
+            and not any(isinstance(g, tf.IndexedSlices) for g in gradients)
+        )
+
+    def update(gradients, variables, learning_rate):
+        if not fits(variables, gradients):
+            return by_steps(gradients, variables, learning_rate)
+        step = tf.cast(inner.iterations.value + 1, "float32")
+        shared = {
+            "beta1_power": tf.pow(inner.beta_1, step), "beta2_power": tf.pow(inner.beta_2, step),
+            "lr": tf.cast(learning_rate, "float32"), "beta1": tf.constant(inner.beta_1),
+            "beta2": tf.constant(inner.beta_2), "epsilon": tf.constant(inner.epsilon),
+        }  # fmt: skip
+        for gradient, variable in zip(gradients, variables, strict=True):
+            number = inner._get_variable_index(variable)
+            held = variable, inner._momentums[number], inner._velocities[number]
+            var, m, v = (x.value.handle for x in held)
+            tf.raw_ops.ResourceApplyAdam(var=var, m=m, v=v, grad=gradient, **shared)
+
+    def decay(variables):
+        if inner.weight_decay is None or not fits(variables):
+            return decay_by_steps(variables)
+        share = tf.cast(inner.learning_rate, "float32") * inner.weight_decay
+        for variable in variables:
+            if inner._use_weight_decay(variable):
+                variable.value.assign(variable.value * (1 - share))  # as good as in place: the product is moved in
+
+    try:
+        object.__setattr__(inner, "_backend_update_step", update)  # a plain assignment would be tracked by Keras
+        object.__setattr__(inner, "_apply_weight_decay", decay)
+        yield
+    finally:
+        del inner._backend_update_step, inner._apply_weight_decay

@@ -1,0 +1,61 @@
+"""What is done differently in `fit` does what Keras and TensorFlow do."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from arrays import arrays
+from keras import ops
+from keras.src.backend.tensorflow import trainer
+
+import kerastf
+from kerastf import fitting
+
+
+@pytest.mark.parametrize("optimizer", [
+    keras.optimizers.Adam(0.01), keras.optimizers.AdamW(0.01, weight_decay=0.3),
+    keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.02, 7), clipnorm=0.5, beta_1=0.8, epsilon=1e-5),
+])  # fmt: skip
+def test_adam_in_one_pass_takes_the_steps_of_keras(optimizer):
+    starts, gradients = arrays(1, (4, 5), (5,)), [arrays(s, (4, 5), (5,)) for s in range(2, 8)]
+
+    def train(context):
+        own = type(optimizer).from_config(optimizer.get_config())
+        variables = [keras.Variable(a) for a in starts]
+        own.build(variables)
+        with context(own):
+            for step in gradients:
+                own.apply_gradients([(ops.convert_to_tensor(g), v) for g, v in zip(step, variables, strict=True)])
+        assert not any(name in vars(own) for name in ("_backend_update_step", "_apply_weight_decay"))
+        return [ops.convert_to_numpy(v) for v in (*variables, *own.variables)]
+
+    for a, b in zip(train(fitting.one_pass_adam), train(contextlib.nullcontext), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("feed", ["arrays", "generator", "dataset"])
+def test_only_what_keras_feeds_goes_without_the_tuner(monkeypatch, feed):
+    seen = []
+    plain = trainer.TFEpochIterator._get_iterator
+    monkeypatch.setattr(
+        trainer.TFEpochIterator,
+        "_get_iterator",
+        lambda self: seen.append(self._distributed_dataset.options().autotune.enabled) or plain(self),
+    )
+    x = np.ones((6, 3), "int32")
+    model = kerastf.create_model("gpt", vocab_size=5, max_length=4, dim=8, num_layers=1, num_heads=2)
+    model.compile("adamw")
+    given = {
+        "arrays": {"x": x, "y": x, "batch_size": 2},
+        "generator": {"x": ((x, x) for _ in range(3)), "steps_per_epoch": 3, "shuffle": False},
+        "dataset": {"x": tf.data.Dataset.from_tensors((x, x)), "shuffle": False},
+    }[feed]
+    model.fit(**given, verbose=0)
+    if feed == "arrays":
+        model.evaluate(x, x, verbose=0)
+        model.predict(x, verbose=0)
+    assert set(seen) == {None if feed == "dataset" else False}
+    assert len(seen) >= (3 if feed == "arrays" else 1)
+    assert trainer.TFEpochIterator._get_iterator is not plain and trainer.TFEpochIterator.__name__ == "TFEpochIterator"

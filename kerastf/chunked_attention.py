@@ -119,7 +119,12 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
         """A piece of many rows, some at a time."""
         rows = _stacked(q)  # (N, B, H, R, D)
         starts = piece.start + ROWS * ops.arange(rows.shape[0], dtype="int32")
-        return _flat(ops.map(lambda row: forward(row[0], k, v, (), row[1], piece)[0], (rows, starts)))
+
+        def attend_some(nothing, row):
+            return nothing, forward(row[0], k, v, (), row[1], piece)[:1]
+
+        shape = (*rows.shape[1:-1], v.shape[3]), v.dtype  # (B, H, R, E)
+        return _flat(kernels.fold(attend_some, (), (rows, starts), [shape])[1][0])
 
     def slopes_long(q, k, v, slope, output, piece):
         rows = [_stacked(x) for x in (q, slope, output)]

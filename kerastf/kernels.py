@@ -84,7 +84,8 @@ def tied(tensors, other):
 def fold(function, initial, rows, shapes):
     """`ops.scan` with outputs of any shape: `function(total, row) -> (total, outputs)`. TensorFlow and JAX.
 
-    Why: Keras's own wants outputs shaped like the carried tensors.
+    Why: Keras's own wants outputs shaped like the carried tensors. Its `map` on TensorFlow goes through ten rows at the
+    same time, each with memory of its own.
 
     Args:
         function: Takes a tuple of carried tensors, and a tuple of one row each; returns two such tuples.

@@ -15,7 +15,7 @@ from keras import ops
 
 from kerastf import kernels
 
-SMALL = 2**14  # numbers of a matrix that is not worth cutting; for a single row 16 times as many
+SMALL = 2**14  # numbers of a matrix that is not worth cutting; for a single row 8 times as many
 _kept = contextvars.ContextVar("halves", default=(None, False))
 
 
@@ -61,5 +61,5 @@ def product(x, matrix, *, transpose_b=False):
 
 
 def _worth_cutting(matrix, rows):
-    least = SMALL if rows > 1 else 16 * SMALL
+    least = SMALL if rows > 1 else 8 * SMALL
     return isinstance(matrix, keras.Variable) and matrix.shape[0] * matrix.shape[1] >= least

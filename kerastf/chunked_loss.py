@@ -10,7 +10,7 @@ from keras import ops
 
 from kerastf import kernels
 
-LOGITS = 2**24  # how many logits there are at a time: 64 MB
+LOGITS = 2**26  # how many logits there are at a time: 256 MB; what they add to, the gradient of a matrix, is as large
 LOGITS_ON_ACCELERATOR = 2**27
 
 

@@ -33,8 +33,7 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
     count, classes = features.shape[0], matrix.shape[0]
     idle = kernels.idle_classes(classes)
     logits = LOGITS_ON_ACCELERATOR if kernels.on_accelerator() else LOGITS
-    rows = max(1, logits // classes)
-    rows = rows if count is None else min(rows, -(-count // -(-count // rows)))
+    pieces, rows = _cut(ops.shape(features)[0], max(1, logits // classes))
     learnt = (features, matrix) if shift is None else (features, matrix, shift)
 
     def of_some(f, labels, weights, m, *shifts):
@@ -55,7 +54,7 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
     def of_all(f, *shared):
         if rows == count:
             return of_some(f, labels, weights, *shared)
-        missing = -ops.shape(f)[0] % rows
+        missing = pieces * rows - ops.shape(f)[0]
         given = [
             ops.reshape(ops.pad(x, [[0, missing]] + [[0, 0]] * (len(x.shape) - 1)), (-1, rows, *x.shape[1:]))
             for x in (f, labels, weights)
@@ -66,7 +65,8 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
             return tuple(a + b for a, b in zip(total, sums, strict=True)), own
 
         start = ops.zeros(()), *(ops.zeros(x.shape) for x in (shared if training else ()))
-        shapes = [((rows,), "int32"), ((rows, f.shape[1]), f.dtype)][: 2 if training else 1]
+        known = rows if isinstance(rows, int) else None
+        shapes = [((known,), "int32"), ((known, f.shape[1]), f.dtype)][: 2 if training else 1]
         sums, own = kernels.fold(add, start, given, shapes)
         return sums, [ops.reshape(x, (-1, *x.shape[2:]))[: ops.shape(f)[0]] for x in own]
 
@@ -87,3 +87,13 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
         return (loss, chosen), gradient
 
     return total(*learnt)
+
+
+def _cut(count, most):
+    """Into how many pieces rows go, one at least, and how many into each, at most `most`, so that few are filled up.
+
+    Tensors, where a graph does not know the count.
+    """
+    at_least = max if isinstance(count, int) else ops.maximum
+    pieces = at_least(1, -(-count // most))
+    return pieces, at_least(1, -(-count // pieces))

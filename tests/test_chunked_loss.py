@@ -55,6 +55,24 @@ def test_the_loss_from_features_equals_that_of_all_logits(rows, vocab, logits, s
         np.testing.assert_allclose(a, b, atol=2e-5)
 
 
+@given(count=st.integers(0, 200), most=st.integers(1, 90), unknown=st.booleans())
+def test_pieces_hold_all_rows_and_little_else(count, most, unknown):
+    pieces, rows = map(int, chunked_loss._cut(ops.convert_to_tensor(count) if unknown else count, most))
+    assert rows <= most and pieces == max(1, -(-count // most))
+    assert 0 <= pieces * rows - count < (pieces if count else 2)
+
+
+def test_a_batch_of_no_rows_has_no_loss():
+    features, matrix = arrays(0, (0, 6), (7, 6))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 6)), tf.TensorSpec((None,), "int32")])
+    def total(features, labels):
+        return chunked_loss.cross_entropy(features, matrix, None, labels, ops.cast(labels, "float32"))
+
+    loss, chosen = total(features, np.zeros(0, "int32"))
+    assert float(loss) == 0 and chosen.shape == (0,)
+
+
 def histories(monkeypatch, large, **options):
     """The history of a training with the loss from features, or with all logits, and the weights after it."""
     monkeypatch.setattr(from_features, "LARGE", 0 if large else 2**60)

@@ -168,13 +168,16 @@ def attention_of_one(query, key, value, index):
     return jax_kernels.attention_of_one(query, key, value, last)
 
 
+WIDEST = 2**15  # numbers of a row that the threads of one program can hold
+
+
 def normalised(x, gain, shift, *, epsilon, dtype):
     """Layer normalisation as `functional.normalise` gives it, on JAX with a GPU; None elsewhere.
 
     Why: XLA needs two programs for it and three for its gradient, each of which reads the numbers again; 3 % of a step
     of GPT-2.
     """
-    if not _by_programs() or keras.backend.is_keras_tensor(x):
+    if not _by_programs() or keras.backend.is_keras_tensor(x) or 0 in x.shape or x.shape[-1] > WIDEST:
         return None
     from kerastf import jax_kernels
 

@@ -78,6 +78,10 @@ for logits in (8, 2**24):
     np.testing.assert_allclose(trained(0, logits), whole, atol=1e-5)
 assert set(asked) == {117}, asked  # 128 columns, 11 of which count
 assert set(norms) == {16}, norms
+gain = np.ones(4, "float32")
+assert kernels.normalised(np.ones((0, 4), "float32"), gain, None, epsilon=1e-5, dtype="float32") is None
+kernels.WIDEST = 3
+assert kernels.normalised(np.ones((2, 4), "float32"), gain, None, epsilon=1e-5, dtype="float32") is None
 print("kept")
 """
 

@@ -3,10 +3,23 @@
 Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E per value; N rows, V classes.
 """
 
+import contextvars
 import functools
 
 import keras
 from keras import ops
+
+from kerastf import compat
+
+_portable = contextvars.ContextVar("portable", default=False)
+
+
+def portable():
+    """Within the block, nothing is used that only this machine's JAX can run.
+
+    Why: JAX refuses to export cuDNN's attention, and programs of Pallas.
+    """
+    return compat.switched(_portable, True)
 
 
 def _jax_on_gpu():
@@ -19,7 +32,7 @@ def _jax_on_gpu():
 
 def _by_programs():
     """Whether `jax_kernels` may run programs of its own: on one GPU; XLA cannot spread them over several."""
-    return _jax_on_gpu() and keras.distribution.distribution() is None
+    return _jax_on_gpu() and keras.distribution.distribution() is None and not _portable.get()
 
 
 def product(a, b, *, transpose_a=False, transpose_b=False):
@@ -125,7 +138,7 @@ def flash(query, key, value, mask, bias, causal, rate):
         rate: Which share of the weights is dropped.
     """
     if keras.backend.backend() == "jax":
-        if rate or bias is not None or not _jax_on_gpu():
+        if rate or bias is not None or not _jax_on_gpu() or _portable.get():
             return None
         from kerastf import jax_kernels
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import checkpoint, compat, config, fitting, registry, replicas, text
+from kerastf import checkpoint, compat, config, fitting, kernels, registry, replicas, text
 from kerastf.errors import ConfigError, InputError
 from kerastf.models import saved
 from kerastf.models.from_features import FromFeatures
@@ -194,6 +194,11 @@ class Model(FromFeatures, Generation):
         self.check_data(x, None)
         with fitting.prompt_epochs(), compat.as_compiled(self):
             return super().predict(x, *args, **kwargs)
+
+    @functools.wraps(keras.Model.export)
+    def export(self, *args, **kwargs):
+        with kernels.portable():
+            return super().export(*args, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         if iterator is not None and self._distribute_strategy is not None:

@@ -79,6 +79,12 @@ for logits in (8, 2**24):
 assert set(asked) == {117}, asked  # 128 columns, 11 of which count
 assert set(norms) == {16}, norms
 gain = np.ones(4, "float32")
+with kernels.portable():
+    assert kernels.normalised(np.ones((2, 4), "float32"), gain, None, epsilon=1e-5, dtype="float32") is None
+seen = []
+keras.Model.export = lambda self, path: seen.append(kernels._portable.get())
+kerastf.create_model("gpt", vocab_size=5, max_length=4, dim=8, num_layers=1, num_heads=2).export("nowhere")
+assert seen == [True] and not kernels._portable.get()
 assert kernels.normalised(np.ones((0, 4), "float32"), gain, None, epsilon=1e-5, dtype="float32") is None
 kernels.WIDEST = 3
 assert kernels.normalised(np.ones((2, 4), "float32"), gain, None, epsilon=1e-5, dtype="float32") is None

@@ -261,22 +261,23 @@ class Projected(Attention):
         dense.build(input_shape)
         return dense
 
-    def _heads(self, x, heads):
-        return ops.reshape(x, (*ops.shape(x)[:2], heads, self.sizes[2]))  # (B, T, heads, D)
+    def _heads(self, x, heads, source):
+        # Rows and positions are asked of what was projected: of a product alone, ONNX's converter gives them wrongly.
+        return ops.reshape(x, (*ops.shape(source)[:2], heads, self.sizes[2]))  # (B, T, heads, D)
 
     def split(self, x):
         heads, shared, width = self.sizes
         h = self.qkv(x)  # (B, T, (H + 2K) D)
         cuts = [heads * width, (heads + shared) * width]
         q, k, v = ops.split(h, cuts, axis=-1)
-        return self._heads(q, heads), self._heads(k, shared), self._heads(v, shared)
+        return self._heads(q, heads, x), self._heads(k, shared, x), self._heads(v, shared, x)
 
     def query_of(self, x):
-        return self._heads(self.query(x), self.sizes[0])  # (B, T, H, D)
+        return self._heads(self.query(x), self.sizes[0], x)  # (B, T, H, D)
 
     def memory_of(self, context):
         k, v = ops.split(self.key_value(context), 2, axis=-1)  # (B, S, K D) each
-        return self._heads(k, self.sizes[1]), self._heads(v, self.sizes[1])
+        return tuple(self._heads(part, self.sizes[1], context) for part in (k, v))
 
     def memory_dims(self):
         return self.sizes[1], self.sizes[2], self.sizes[2]

@@ -1,7 +1,8 @@
 """Models for other programs: a folder of Hugging Face, and the formats that Keras exports itself."""
 
-import contextlib
 import importlib.util
+import mmap
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ def export(model: Any, path: "str | Path", to: str, *, type: str | None = None) 
         model: A model of ours.
         path: The folder (`hf`, `savedmodel`) or the file (`onnx`, `litert`), which must not exist.
         to: `"hf"`, `"savedmodel"`, `"onnx"` or `"litert"`. The last three take what `model(...)` takes and give what it
-            gives, without the tokenizer. An ONNX file is tried once, where onnxruntime is installed; a
-            LiteRT file of a model of images takes one image at a time.
+            gives, without the tokenizer. An ONNX file is tried once, where onnxruntime is installed; a LiteRT file of a
+            model of images, or of a recurrent one, takes one row at a time.
         type: For `hf`: the type of model there, such as `"roberta"`; None for the first that fits.
 
     Returns:
@@ -52,20 +53,37 @@ def export(model: Any, path: "str | Path", to: str, *, type: str | None = None) 
     inputs = model.example_inputs(model.options, 2, 4, np.random.default_rng(0))
     inputs = next(iter(inputs.values())) if len(inputs) == 1 else inputs
     want = model(inputs)  # Keras exports to ONNX only what was called before
-    # LiteRT knows GELU as Keras writes it, and ONNX as it is written here.
-    with functional.plain_activations() if to == "litert" else contextlib.nullcontext():
-        model.export(str(path), format=kind, verbose=False, **(_one_row(model) if to == "litert" else {}))
+    if to == "litert":
+        _write_litert(model, path)
+    else:
+        model.export(str(path), format=kind, verbose=False)
     if to == "onnx" and importlib.util.find_spec("onnxruntime") is not None:
         _try(path, inputs, want)
     return path
 
 
-def _one_row(model):
-    """For LiteRT, images one at a time: its fast kernels cannot take any number of them."""
-    shapes = [(i.shape, i.dtype) for i in keras.tree.flatten(model.inputs)]
-    if any(n is None for shape, _ in shapes for n in shape[1:]):
-        return {}
-    return {"input_signature": [keras.InputSpec(shape=(1, *shape[1:]), dtype=dtype) for shape, dtype in shapes]}
+def _write_litert(model, path):
+    """Any number of rows at a time where LiteRT's own operations can do that, else one; refused where they cannot."""
+    one = keras.tree.map_structure(
+        lambda i: keras.InputSpec(shape=(1, *i.shape[1:]), dtype=i.dtype, name=i.name), model.input
+    )
+    # Of images LiteRT's fast kernels cannot take any number.
+    images = all(n is not None for i in keras.tree.flatten(model.input) for n in i.shape[1:])
+    for signature in (one,) if images else (None, one):
+        with functional.plain_activations():  # LiteRT knows GELU as Keras writes it
+            known = {} if signature is None else {"input_signature": [signature]}
+            model.export(str(path), format="litert", verbose=False, **known)
+        foreign = _foreign(path)
+        if not foreign:
+            return
+        path.unlink()
+    raise ConfigError(f"This model cannot be written as LiteRT, which does not have {', '.join(foreign)}.")
+
+
+def _foreign(path):
+    """Names of TensorFlow's operations that a LiteRT file asks for: the runtime alone cannot run them."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return sorted({name.decode() for name in re.findall(rb"\0Flex([A-Z][A-Za-z0-9]{2,60})(?=\0)", data)})
 
 
 def _try(path, inputs, want):

@@ -64,7 +64,7 @@ def join_masks(*masks):
         if isinstance(mask, tuple):
             mask = mask[1][None] if len(mask[1].shape) == 2 else mask[1]  # (1 or B, T, S)
         elif len(mask.shape) == 2:
-            mask = mask[:, None, :]  # (B, 1, S)
+            mask = mask[:, None]  # (B, 1, S)
         mask = ops.cast(mask[:, None], "bool")  # (B, 1, T or 1, S)
         joined = mask if joined is None else ops.logical_and(joined, mask)
     return joined

@@ -5,6 +5,7 @@ Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E pe
 
 import contextvars
 import functools
+import math
 
 import keras
 from keras import ops
@@ -12,6 +13,10 @@ from keras import ops
 from kerastf import compat
 
 _portable = contextvars.ContextVar("portable", default=False)
+_fusing = contextvars.ContextVar("fusing", default=False)
+
+LARGE = 2**17  # numbers of one row of a batch from which on a program of XLA pays,
+NARROW = 1024  # up to so many channels: in wider models products take all the time
 
 
 def portable():
@@ -197,6 +202,42 @@ def normalised(x, gain, shift, *, epsilon, dtype):
     rows = ops.reshape(x, (-1, x.shape[-1]))
     shift = ops.zeros_like(gain) if shift is None else shift
     return ops.reshape(jax_kernels.normalised(rows, gain, shift, epsilon, dtype), x.shape)
+
+
+def fusing():
+    """Within the block, `fused` makes programs: what is traced there runs often enough to pay for compiling them."""
+    return compat.switched(_fusing, True)
+
+
+def fused(function, x):
+    """`function(x)`, a function of each number by itself; in `fit` on a CPU with TensorFlow, as one program of XLA.
+
+    Why: TensorFlow goes through the numbers once for each operation. GELU and its slope take half the time as one
+    program, which is 5 % of a step of gpt.mini, nothing of gpt2's, and 0.1 s to compile. Each shape is compiled anew,
+    so only rows of a known and large size are: they differ from batch to batch in their number alone.
+
+    The result has no gradient.
+    """
+    if not _fuses(x):
+        return function(x)
+    import tensorflow as tf
+
+    # Where a gradient might be asked for, TensorFlow would have the program give what that needs, too.
+    return _program(function)(tf.stop_gradient(x))
+
+
+def _fuses(x):
+    if not _fusing.get() or keras.backend.backend() != "tensorflow" or compat.compiling() or on_accelerator():
+        return False
+    known = graph() is not None and None not in x.shape[1:]
+    return known and x.shape[-1] <= NARROW and math.prod(x.shape[1:]) >= LARGE
+
+
+@functools.cache
+def _program(function):
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True, autograph=False)
 
 
 def next_seed(generator):

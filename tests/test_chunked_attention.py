@@ -67,7 +67,7 @@ def example(case):
     return (q, k, v), rules, slope
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(case=cases)
 def test_attention_equals_the_definition(case):
     with small_pieces():
@@ -82,7 +82,7 @@ def tensors(rules):
     return {k: ops.convert_to_tensor(v) if isinstance(v, np.ndarray) else v for k, v in rules.items()}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=16, deadline=None, derandomize=True)
 @given(case=cases, traced=st.booleans())
 def test_gradients_equal_those_of_the_whole(case, traced):
     with small_pieces():

@@ -16,7 +16,7 @@ from kerastf.models import from_features
 from kerastf.models.gpt import GPT
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(
     rows=st.integers(1, 40), vocab=st.integers(2, 30), logits=st.sampled_from([8, 64, 10_000]), shift=st.booleans(),
     unknown=st.booleans(), seed=st.integers(0, 99),

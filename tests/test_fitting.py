@@ -11,7 +11,7 @@ from keras import ops
 from keras.src.backend.tensorflow import trainer
 
 import kerastf
-from kerastf import fitting
+from kerastf import compat, fitting, kernels
 
 
 @pytest.mark.parametrize("optimizer", [
@@ -59,3 +59,38 @@ def test_only_what_keras_feeds_goes_without_the_tuner(monkeypatch, feed):
     assert set(seen) == {None if feed == "dataset" else False}
     assert len(seen) >= (3 if feed == "arrays" else 1)
     assert trainer.TFEpochIterator._get_iterator is not plain and trainer.TFEpochIterator.__name__ == "TFEpochIterator"
+
+
+def test_large_rows_are_fused_in_fit_alone(monkeypatch):
+    made, plain = [], kernels._program
+    monkeypatch.setattr(kernels, "_program", lambda function: made.append(function.__name__) or plain(function))
+    monkeypatch.setattr(kernels, "LARGE", 4 * 32)  # four tokens of the feed-forward's width
+    x = np.arange(24, dtype="int32").reshape(6, 4) % 5
+
+    def train(x):
+        made.clear()
+        keras.utils.set_random_seed(1)
+        model = kerastf.create_model("gpt", vocab_size=5, max_length=4, dim=8, num_layers=1, num_heads=2)
+        model.compile("adamw")
+        feed = (
+            {"x": x, "shuffle": False, "steps_per_epoch": 1}
+            if isinstance(x, tf.data.Dataset)
+            else {"x": x, "y": x, "batch_size": 4}
+        )
+        return model, model.fit(**feed, verbose=0).history["loss"]
+
+    model, losses = train(x)
+    assert set(made) == {"_gelu_tanh"}
+    made.clear()
+    model(x), model.evaluate(x, x, verbose=0), model.predict(x, verbose=0), model.generate([[1]], max_length=4)
+    assert not made
+    assert not (train(x[:, :3]) and made), "rows that are too small"
+    with compat.switched(compat._compiling, True):
+        assert not (train(x) and made), "a step that is one program already"
+    unknown = tf.data.Dataset.from_generator(
+        lambda: iter([(x, x)]), output_signature=2 * (tf.TensorSpec((None, None), "int32"),)
+    )
+    assert not (train(unknown.repeat()) and made), "each length would be compiled"
+    monkeypatch.setattr(kernels, "NARROW", 31)
+    np.testing.assert_allclose(train(x)[1], losses, rtol=1e-5)
+    assert not made, "channels that are too many"

@@ -1,5 +1,6 @@
 """Activations and norms whose gradients are written by hand: against the definitions, and against derived gradients."""
 
+import contextlib
 import math
 
 import keras
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from kerastf import functional
+from kerastf import functional, kernels
 from kerastf.functional import norms
 
 EXACT = np.vectorize(lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))))
@@ -38,13 +39,16 @@ def slopes(function, above, *given, traced=False):
     return ops.convert_to_numpy(y), [ops.convert_to_numpy(x) for x in found]
 
 
-@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("way", ["plain", "traced", "program"])
 @pytest.mark.parametrize("name", GELUS)
-def test_gelu(name, traced):
+def test_gelu(monkeypatch, name, way):
+    monkeypatch.setattr(kernels, "LARGE", 1)
+    monkeypatch.setattr(kernels, "NARROW", 4_001)
     definition, form = GELUS[name]
     x = np.linspace(-12, 12, 4_001, dtype="float32")
     above = arrays(0, x.shape)[0]
-    y, (slope,) = slopes(functional.activation_of(name), above, x, traced=traced)
+    with kernels.fusing() if way == "program" else contextlib.nullcontext():
+        y, (slope,) = slopes(functional.activation_of(name), above, x, traced=way != "plain")
     np.testing.assert_allclose(y, definition(x.astype("float64")), atol=2e-6)
     derived = slopes(lambda x: keras.activations.gelu(x, **form), above, x)[1][0]
     np.testing.assert_allclose(slope, derived, atol=1e-5)

@@ -268,7 +268,7 @@ def meanings():
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(installed=st.lists(DISTRIBUTIONS, max_size=6))
 def test_no_id_ever_changes_meaning(installed):
     real = list(importlib.metadata.distributions())

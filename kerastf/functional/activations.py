@@ -6,7 +6,7 @@ import math
 import keras
 from keras import ops
 
-from kerastf import compat
+from kerastf import compat, kernels
 
 CUBE = 0.044715  # of the tanh form
 
@@ -63,7 +63,7 @@ def _with_slope(x, function, plain):
 
     @ops.custom_gradient
     def apply(x):
-        y, slope = function(x)
+        y, slope = kernels.fused(function, x)
         return y, lambda above: above * slope
 
     return apply(ops.convert_to_tensor(x))

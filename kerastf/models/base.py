@@ -174,7 +174,7 @@ class Model(FromFeatures, Generation):
         compat.build_optimizer(self)
         try:
             with (
-                replicas.mended(self), fitting.prompt_epochs(), compat.as_compiled(self),
+                replicas.mended(self), fitting.prompt_epochs(), compat.as_compiled(self), kernels.fusing(),
                 fitting.one_pass_adam(self.optimizer),
             ):  # fmt: skip
                 return super().fit(x, y, **kwargs)

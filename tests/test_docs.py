@@ -47,7 +47,15 @@ def test_every_public_function_explains_its_arguments():
         assert checks.undocumented(getattr(importlib.import_module(module), name)) == [], f"{module}.{name}"
 
 
-@pytest.mark.parametrize("path", [p for p in PAGES if checks.code_of(p)], ids=lambda p: str(p.relative_to(ROOT)))
+# These train what they draw, for longer than other pages.
+LONG = ("docs/gallery/alignment.md", "docs/gallery/samples.md", "docs/gallery/vit.md")
+CODE = [
+    pytest.param(page, id=name, marks=[pytest.mark.slow] if name in LONG else [])
+    for page, name in ((p, p.relative_to(ROOT).as_posix()) for p in PAGES if checks.code_of(p))
+]
+
+
+@pytest.mark.parametrize("path", CODE)
 def test_code_on_pages(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if path in TRAINED:  # here each training has two steps

@@ -14,7 +14,8 @@ def test_contract():
 
 
 def test_gpt_with_it_keeps_the_contract_of_models():
-    check_model("gpt", attention={"name": "linear_attention/linear", "chunk": 4})
+    checks = ["causal", "padding", "batch", "steps", "generate", "gradients"]
+    check_model("gpt", attention={"name": "linear_attention/linear", "chunk": 4}, only=checks)
 
 
 @pytest.mark.parametrize("length, chunk", [(1, 4), (4, 4), (9, 4), (5, 64)])

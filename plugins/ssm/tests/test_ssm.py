@@ -64,7 +64,8 @@ def test_contract():
 
 @pytest.mark.slow
 def test_gpt_with_it_keeps_the_contract_of_models():
-    check_model("gpt", attention={"name": ID, "state_dim": 4, "chunk": 4})
+    checks = ["causal", "padding", "batch", "steps", "generate", "gradients"]
+    check_model("gpt", attention={"name": ID, "state_dim": 4, "chunk": 4}, only=checks)
 
 
 def test_gpt_with_it_decodes():

@@ -24,8 +24,9 @@ demo: $(VENV)/installed  ## Train a small GPT on embedded text, sample, save, lo
 test: lint  ## The fast suite
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not slow and not peers and not site'
 
-test-slow: $(VENV)/installed  ## Long trainings
+test-slow: $(VENV)/installed  ## Long trainings, and properties on more examples
 	$(BIN)/python -m pytest -m slow
+	KERASTF_THOROUGH=1 $(BIN)/python -m pytest -m 'not slow' $$(grep -l 'amounts import' tests/test_*.py)
 
 test-peers: $(VENV)/installed  ## Beside Hugging Face and PyTorch, in an environment of their own
 	$(PYTHON) -m venv $(VENV)-peers

@@ -5,6 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from amounts import examples
 from arrays import arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,7 +68,7 @@ def example(case):
     return (q, k, v), rules, slope
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=examples(30, 60), deadline=None, derandomize=True)
 @given(case=cases)
 def test_attention_equals_the_definition(case):
     with small_pieces():
@@ -82,7 +83,7 @@ def tensors(rules):
     return {k: ops.convert_to_tensor(v) if isinstance(v, np.ndarray) else v for k, v in rules.items()}
 
 
-@settings(max_examples=16, deadline=None, derandomize=True)
+@settings(max_examples=examples(16, 40), deadline=None, derandomize=True)
 @given(case=cases, traced=st.booleans())
 def test_gradients_equal_those_of_the_whole(case, traced):
     with small_pieces():

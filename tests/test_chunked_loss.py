@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from amounts import examples
 from arrays import arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from kerastf.models import from_features
 from kerastf.models.gpt import GPT
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=examples(12, 25), deadline=None, derandomize=True)
 @given(
     rows=st.integers(1, 40), vocab=st.integers(2, 30), logits=st.sampled_from([8, 64, 10_000]), shift=st.booleans(),
     unknown=st.booleans(), seed=st.integers(0, 99),

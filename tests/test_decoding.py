@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -32,7 +33,7 @@ def log_probability(model, row, start):
     return sum(logits[t - 1, row[t]] for t in range(start, len(row)))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8, 15), deadline=None)
 @given(data=st.data())
 def test_greedy_equals_the_slow_loop(model, data):
     row = st.lists(st.integers(0, 6), min_size=1, max_size=8)
@@ -106,7 +107,7 @@ def test_top_k_draws_from_the_k_best_only(model):
     assert len(set(rows[:, 1].tolist())) > 1 and set(rows[:, 1].tolist()) <= best
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8, 20), deadline=None)
 @given(prompts=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=2, max_size=2))
 def test_one_beam_is_greedy(model, prompts):
     greedy, _ = decoding.generate(model, prompts, max_length=12, end_id=0)
@@ -127,7 +128,7 @@ def test_as_many_beams_as_paths_find_the_best(model, penalty):
         np.testing.assert_allclose(scores[row], sorted(every.values(), reverse=True), atol=1e-4)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8, 15), deadline=None)
 @given(
     prompts=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=2, max_size=2),
     end=st.sampled_from([None, 0]),

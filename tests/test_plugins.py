@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -268,7 +269,7 @@ def meanings():
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(installed=st.lists(DISTRIBUTIONS, max_size=6))
 def test_no_id_ever_changes_meaning(installed):
     real = list(importlib.metadata.distributions())

@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PLUGINS := $(foreach p,$(dir $(wildcard plugins/*/pyproject.toml)),-e $(p))
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# Tests run each program of XLA a few times: to compile it well takes longer. `make test-slow` compiles as users do.
+QUICKLY := --xla_backend_optimization_level=0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-peers test-site recipes lint format docs docs-serve clean
@@ -22,10 +24,11 @@ demo: $(VENV)/installed  ## Train a small GPT on embedded text, sample, save, lo
 	$(BIN)/kerastf demo
 
 test: lint  ## The fast suite
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not slow and not peers and not site'
+	XLA_FLAGS='$(QUICKLY)' $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not slow and not peers and not site'
 
 test-slow: $(VENV)/installed  ## Long trainings, and properties on more examples
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m 'not slow' tests/test_contracts.py -k xla
 	KERASTF_THOROUGH=1 $(BIN)/python -m pytest -m 'not slow' $$(grep -l 'amounts import' tests/test_*.py)
 
 test-peers: $(VENV)/installed  ## Beside Hugging Face and PyTorch, in an environment of their own

@@ -91,6 +91,34 @@ def rounded(model):
         yield
 
 
+@contextlib.contextmanager
+def exact_products():
+    """Within the block, products and convolutions of float32 are computed in float32 on every device.
+
+    Why: GPUs round their factors to 10 bits (TF32) unless told not to, each backend in its own way, so that two ways to
+    compute the same differ by a thousandth.
+    """
+    backend = keras.backend.backend()
+    with contextlib.ExitStack() as after:
+        if backend == "tensorflow":
+            import tensorflow as tf
+
+            switch = tf.config.experimental.enable_tensor_float_32_execution
+            after.callback(switch, tf.config.experimental.tensor_float_32_execution_enabled())
+            switch(False)
+        elif backend == "jax":
+            import jax
+
+            after.enter_context(jax.default_matmul_precision("highest"))
+        else:
+            import torch
+
+            for part in (torch.backends.cuda.matmul, torch.backends.cudnn):
+                after.callback(setattr, part, "allow_tf32", part.allow_tf32)
+                part.allow_tf32 = False
+        yield
+
+
 def fewest_rows():
     """How many rows a compiled loop over tokens should have at least.
 

@@ -157,7 +157,8 @@ def flash(query, key, value, mask, bias, causal, rate):
         if causal:
             seen = torch.ones((query.shape[2], key.shape[2]), dtype=torch.bool, device=query.device).tril()
             mask = seen if mask is None else mask & seen
-        mask = joined if mask is None else torch.where(mask, joined, -1e30)
+        lowest = torch.finfo(joined.dtype).min  # minus infinity would make a row that sees nothing undefined
+        mask = joined if mask is None else torch.where(mask, joined, lowest)
         causal = False
     mean = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=rate, is_causal=causal, scale=1.0,

@@ -1,9 +1,11 @@
 """One test per contract over every built-in, and over every model. The blocks of plugins/ are proved by their own tests."""
 
+import keras
 import pytest
+import tensorflow as tf
 
-from kerastf import registry
-from kerastf.testing import check_block, check_model, generic, matrix, subject
+from kerastf import compat, registry
+from kerastf.testing import check_block, check_model, generic, matrix, report, subject
 
 BLOCKS = [e for e in registry.entries() if e.kind != "model" and not e.namespace]
 MODELS = registry.entries("model")
@@ -34,6 +36,18 @@ def test_model(entry):
 @pytest.mark.parametrize("entry", MODELS, ids=name)
 def test_model_under_xla(entry):
     check_model(entry.id, level="full", only=["xla"])
+
+
+LAYERS = [(e.kind, e.id, {}) for e in (*BLOCKS, *MODELS) if e.kind not in ("sampler", "converter") and not e.namespace]
+TURNED = [("attention", "multi_head", {"num_heads": 4, "position": position}) for position in ("rotary", "alibi")]
+
+
+@pytest.mark.parametrize("kind, id, options", LAYERS + TURNED, ids=str)
+def test_every_part_computes_in_the_precision_of_the_whole(kind, id, options):
+    # One that does not casts all that goes through it, and the backend's fast attention no longer takes it.
+    whole = subject(kind, id, options).make(dtype="mixed_bfloat16")
+    parts = [p for p in compat.parts_of(whole) if not isinstance(p, keras.layers.InputLayer)]
+    assert {p.path: p.compute_dtype for p in parts if p.compute_dtype != "bfloat16"} == {}
 
 
 @pytest.mark.parametrize(
@@ -105,3 +119,14 @@ def test_everything_loads_in_a_fresh_process():
     found = generic.load_in_fresh_process(subjects)
     assert len(found) == len(subjects)
     assert max(found.values()) < 1e-6, found
+
+
+def test_checks_round_no_product_on_a_gpu_either():
+    rounds, seen = tf.config.experimental.tensor_float_32_execution_enabled, []
+    report.run_check(report.Check("look", (), "quick", "", lambda subject: seen.append(rounds())), None)
+    assert seen == [False] and rounds()  # as TensorFlow begins
+
+    def broken(subject):
+        raise report.Broken("as planted")
+
+    assert report.run_check(report.Check("break", (), "quick", "", broken), None).outcome == "FAIL" and rounds()

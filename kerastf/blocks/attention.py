@@ -47,7 +47,7 @@ class Attention(keras.layers.Layer):
                 )
             if not handed <= self.supports:
                 raise ValueError(f"This attention does not take {', '.join(handed)}. Received: position={position!r}")
-            block = block_from("position", position, {"num_heads": num_heads}, name="position")
+            block = block_from("position", position, {"num_heads": num_heads}, name="position", dtype=self.dtype_policy)
             if "rotation" in handed:
                 self.turn = block
             else:

@@ -248,12 +248,14 @@ def _run(model, inputs):
 
 FRESH = """
 import sys, numpy as np, kerastf, keras
+from kerastf import compat
 from kerastf.testing.subjects import joined
 for name in sys.argv[1:]:
     data = np.load(name + ".npz")
     model = keras.saving.load_model(name + ".keras")
     inputs = {k: keras.ops.convert_to_tensor(data[k]) for k in data.files if k != "output"}
-    output = model(inputs if isinstance(model.input, dict) else list(inputs.values())[0])
+    with compat.exact_products():
+        output = model(inputs if isinstance(model.input, dict) else list(inputs.values())[0])
     output = keras.ops.convert_to_numpy(joined(output))
     print(name, float(np.max(np.abs(output - data["output"]), initial=0.0)), flush=True)
 """

@@ -18,13 +18,34 @@ kerastf.testing.check_model("gpt")
 kerastf.testing.check_model("rnn")
 both = {"bidirectional": True, "head": {"name": "tagger", "num_classes": 13}}
 kerastf.testing.check_model("rnn", cell="gru", only=["gradients", "padding", "fit"], **both)
+kerastf.testing.check_model("bert", only=["precision", "padding"])
+for position in ("rotary", "alibi"):
+    kerastf.testing.check_block("attention", "multi_head", num_heads=4, position=position, only=["precision", "steps"])
+print("kept")
+"""
+EXACT = """
+import keras
+from kerastf import compat
+
+def rounds():
+    if keras.backend.backend() == "jax":
+        import jax
+        return jax.config.jax_default_matmul_precision != "highest"
+    import torch
+    return [part.allow_tf32 for part in (torch.backends.cuda.matmul, torch.backends.cudnn)] != [False, False]
+
+before = rounds()
+with compat.exact_products():
+    assert not rounds()
+assert before and rounds()
 print("kept")
 """
 
 
+@pytest.mark.parametrize("code", [CODE, EXACT], ids=["contracts", "exact"])
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_contracts(backend):
-    assert_kept(backend, CODE)
+def test_promises(backend, code):
+    assert_kept(backend, code)
 
 
 def assert_kept(backend, code):

@@ -17,6 +17,7 @@ from kerastf.blocks.norm import RMSNorm
 from kerastf.blocks.position import Learned
 from kerastf.blocks.sampler import Random
 from kerastf.models.gpt import GPT
+from kerastf.models.seq2seq import Seq2Seq
 from kerastf.models.transformer import Transformer
 from kerastf.testing import CHECKS, ContractError, check_block, check_model
 
@@ -387,10 +388,10 @@ def test_head_with_targets_and_no_loss():
 TINY = {"vocab_size": 13, "max_length": 12, "dim": 16, "num_layers": 1, "num_heads": 2}
 
 
-def model_failures(only, **body):
-    made = type("Planted", (GPT,), {**body, "__doc__": GPT.__doc__, "__module__": __name__})
+def model_failures(only, base=GPT, sizes=TINY, **body):
+    made = type("Planted", (base,), {**body, "__doc__": base.__doc__, "__module__": __name__})
     kerastf.register("model", "planted")(made)
-    return failures(lambda: check_model("planted", only=only, **TINY))
+    return failures(lambda: check_model("planted", only=only, **sizes))
 
 
 def test_model_that_leaks():
@@ -401,6 +402,24 @@ def test_model_that_leaks():
 
     found = model_failures(["causal", "generate", "steps"], __init__=_with_signature(build))
     assert found == ["causal", "steps", "generate"]
+
+
+TRANSLATOR = {"vocab_size": 13, "max_length": 12, "dim": 16, "units": 12, "start_id": 1, "end_id": 2}
+SPOILT = {
+    "short": lambda row: row[:-1], "long": lambda row: [*row, 5], "other": lambda row: [*row[:-1], row[-1] % 12 + 1],
+    "goes on": lambda row: [2, *row],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+@pytest.mark.parametrize("base, sizes", [(GPT, TINY), (Seq2Seq, TRANSLATOR)], ids=["gpt", "seq2seq"])
+def test_model_that_writes_something_else(base, sizes, spoilt):
+    def generate(self, *args, **kwargs):
+        rows = base.generate(self, *args, **kwargs)
+        spoil = [SPOILT[spoilt](list(row)) for row in rows]
+        return np.array(spoil) if isinstance(rows, np.ndarray) else spoil
+
+    assert model_failures(["generate"], base, sizes, generate=generate) == ["generate"]
 
 
 def test_model_that_attends_to_padding():

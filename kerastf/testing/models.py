@@ -133,15 +133,16 @@ def generate(subject):
         start, end = (subject.options[n] for n in ("start_id", "end_id"))
         prompts, sources = [[start]] * 3, rows
         written = [[start, *row] for row in model.generate(rows, max_length=longest - 1)]
-        written = [[*row, end][:longest] for row in written]  # the text ends before its end token
+        written = [[*row, end] if len(row) < longest else row for row in written]  # a text ends before its end token
     else:
         end, prompts, sources = None, rows, None
         written = model.generate(rows, max_length=longest).tolist()
     for number, (row, prompt) in enumerate(zip(written, prompts, strict=True)):
-        start = len(prompt)
-        if row[:start] != prompt or end in row[start:-1] or (len(row) != longest and row[-1] != end):
+        given = len(prompt)
+        ends = len(row) == longest or (len(row) < longest and row[-1] == end)
+        if row[:given] != prompt or end in row[given:-1] or not ends:
             raise Broken(f"row {number}: after {prompt} generate gives {row}, which is no whole row of {longest}")
-        want = prompt + _likeliest(model, row, sources and sources[number])[start - 1 : -1]
+        want = prompt + _likeliest(model, row, sources and sources[number])[given - 1 : -1]
         if row != want:
             raise Broken(f"row {number}: generate gives {row}, and without a state the likeliest were {want}")
 

@@ -4,16 +4,18 @@ Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E pe
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas
 from jax.experimental.pallas import triton
 
-LANES = 1024  # classes that a program reads at once,
+LANES = 2048  # classes that a program reads at once,
 READS = 4  # so many times before it brings its sums up to date
 KEYS = 128  # keys that a program of attention reads at once
-PROGRAMS = 2048  # that share the rows of a norm's gradient, each with its own sums
+PROGRAMS = 1024  # that share the rows of a norm's gradient, each with its own sums
+LOG2_E = math.log2(math.e)
 LOWEST = -1e30  # minus infinity would make sums of nothing undefined
 
 
@@ -196,7 +198,7 @@ def _slopes_of_rows(x, above, gain, mean, rate, of_x, of_gain, of_shift, *, shar
 
 
 def cross_entropies(logits, labels, classes, *, interpret=False):
-    """As `kernels.cross_entropies`, by one program that reads each row from memory once.
+    """As `kernels.cross_entropies`, by one program for each row.
 
     Args:
         logits: `(N, V)`. The slopes take their place.
@@ -213,43 +215,67 @@ def cross_entropies(logits, labels, classes, *, interpret=False):
             jax.ShapeDtypeStruct((count,), jnp.int32),
         ),
         grid=(count,), input_output_aliases={0: 1}, interpret=interpret,
-        compiler_params=triton.CompilerParams(num_warps=8, num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=16, num_stages=1),
     )(logits, labels)  # fmt: skip
 
 
 def _cross_entropy(logits, labels, losses, slopes, chosen, *, classes, width, lanes):
-    """The program of one row. Each lane keeps the highest logit that it saw, where, and its sum of exponentials."""
+    """The program of one row. Each lane keeps the highest logit that it saw, where, and its sum of exponentials.
+
+    Whole groups of reads go without a mask: one that ends at an odd number of classes would have each number read by
+    itself.
+    """
     row = pallas.program_id(0)
     label = labels[row]
     of_label = logits[row, label].astype(jnp.float32)
     own = jnp.arange(lanes)
+    whole = classes // (lanes * READS)  # groups
 
-    def read(start):
-        at = start + own
-        found = triton.load(logits.at[row, pallas.ds(start, lanes)], mask=at < classes, other=LOWEST)
-        return at, found.astype(jnp.float32)
+    def over(group, rest, carry):
+        """What is carried through the groups, and then through what is left, one read at a time."""
+        carry = jax.lax.fori_loop(0, whole, group, carry)
+        return jax.lax.fori_loop(whole * READS, pallas.cdiv(width, lanes), rest, carry)
 
-    def look(i, carry):
+    def power(x, base):
+        return jnp.exp2(x * LOG2_E - base * LOG2_E)  # one operation before it, where a difference first needs two
+
+    def read(i, whole=True):
+        at = i * lanes + own
+        bounds = {} if whole else {"mask": at < width, "other": LOWEST}
+        x = triton.load(logits.at[row, pallas.ds(i * lanes, lanes)], **bounds).astype(jnp.float32)
+        return at, x if whole else jnp.where(at < classes, x, LOWEST)
+
+    def look(parts, carry):
         highest, total, where = carry
-        parts = [read((i * READS + k) * lanes) for k in range(READS)]
         old = highest
         for at, x in parts:
             where = jnp.where(x > highest, at, where)
             highest = jnp.maximum(highest, x)
-        total = total * jnp.exp(old - highest)
-        return highest, sum((jnp.exp(x - highest) for _, x in parts), start=total), where
+        total = total * power(old, highest)
+        return highest, sum((power(x, highest) for _, x in parts), start=total), where
 
-    start = jnp.full((lanes,), LOWEST), jnp.zeros((lanes,)), jnp.zeros((lanes,), jnp.int32)
-    steps = pallas.cdiv(classes, lanes * READS)
-    highest, total, where = jax.lax.fori_loop(0, steps, look, start)
+    highest, total, where = over(
+        lambda i, carry: look([read(i * READS + k) for k in range(READS)], carry),
+        lambda i, carry: look([read(i, whole=False)], carry),
+        (jnp.full((lanes,), LOWEST), jnp.zeros((lanes,)), jnp.zeros((lanes,), jnp.int32)),
+    )
     top = jnp.max(highest)
-    logarithm = top + jnp.log(jnp.sum(total * jnp.exp(highest - top)))
+    total = jnp.where(highest > LOWEST, total * jnp.exp(highest - top), 0.0)  # nothing from lanes that saw no class
+    logarithm = top + jnp.log(jnp.sum(total))
     losses[row] = logarithm - of_label
     chosen[row] = jnp.min(jnp.where(highest == top, where, classes))  # the first, where several are as high
 
-    def write(i, _):
-        at, x = read(i * lanes)
-        slope = jnp.exp(x - logarithm) - (at == label)  # 0 where nothing counts
-        triton.store(slopes.at[row, pallas.ds(i * lanes, lanes)], slope.astype(slopes.dtype), mask=at < width)
+    def write(i, at, x, **bounds):
+        slope = power(x, logarithm) - (at == label)  # 0 where nothing counts
+        triton.store(slopes.at[row, pallas.ds(i * lanes, lanes)], slope.astype(slopes.dtype), **bounds)
 
-    jax.lax.fori_loop(0, pallas.cdiv(width, lanes), write, None)
+    def write_group(i, _):
+        parts = [(i * READS + k, *read(i * READS + k)) for k in range(READS)]  # all are on their way before one is used
+        for part in parts:
+            write(*part)
+
+    def write_rest(i, _):
+        at, x = read(i, whole=False)
+        write(i, at, x, mask=at < width)
+
+    over(write_group, write_rest, None)

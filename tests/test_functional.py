@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from kerastf import functional, kernels
+from kerastf import compat, functional, kernels
 from kerastf.functional import norms
 
 EXACT = np.vectorize(lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))))
@@ -68,6 +68,26 @@ def test_gelu_far_out_and_in_half_precision(name):
     assert half.dtype == "bfloat16"
     want = GELUS[name][0](np.linspace(-3, 3, 50))
     np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(half, "float32")), want, atol=0.03)
+
+
+@pytest.mark.parametrize("name", GELUS)
+def test_gelu_of_half_precision_rounds_once_where_xla_compiles_it(name):
+    x = ops.convert_to_tensor(np.linspace(-6, 6, 2_001), "bfloat16")
+    definition, step = GELUS[name][0], 1e-5
+    exact = ops.convert_to_numpy(ops.cast(x, "float32")).astype("float64")
+
+    def both(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = functional.activation_of(name)(x)
+        return y, tape.gradient(y, x)
+
+    found = compat.compiled(both, None)(x)
+    want = definition(exact), (definition(exact + step) - definition(exact - step)) / (2 * step)
+    for got, true in zip(found, want, strict=True):
+        assert got.dtype == "bfloat16"
+        error = np.abs(ops.convert_to_numpy(ops.cast(got, "float32")) - true)
+        assert np.all(error <= 2**-8 * np.abs(true) + 1e-4), error.max()
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

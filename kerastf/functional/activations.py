@@ -63,8 +63,8 @@ def _with_slope(x, function, plain):
 
     @ops.custom_gradient
     def apply(x):
-        y, slope = kernels.fused(function, x)
-        return y, lambda above: above * slope
+        y, slope = kernels.fused(function, kernels.widened(x))
+        return ops.cast(y, x.dtype), lambda above: ops.cast(ops.cast(above, slope.dtype) * slope, x.dtype)
 
     return apply(ops.convert_to_tensor(x))
 

@@ -168,6 +168,12 @@ class Model(FromFeatures, Generation):
             optimizer.exclude_from_weight_decay(var_list=vectors)
         super().compile(optimizer, loss=loss, metrics=[] if metrics is None else metrics, **kwargs)
 
+    def __setattr__(self, name, value):
+        if name == "_jax_state":  # all weights at each step, among which Keras would look for layers
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     @functools.wraps(keras.Model.fit)
     def fit(self, x=None, y=None, **kwargs):
         self.check_data(x, y)

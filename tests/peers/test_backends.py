@@ -62,12 +62,17 @@ from kerastf.models import from_features
 x, y = np.random.default_rng(0).integers(0, 11, (2, 20, 9)).astype("int32")
 weights = np.random.default_rng(1).random((20, 9)).astype("float32")
 
+class Look(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        assert type(self.model._jax_state) is dict  # Keras would make a container of its own, and look at each weight
+
 def trained(large, logits):
     from_features.LARGE, chunked_loss.LOGITS = large, logits
     keras.utils.set_random_seed(1)
     model = kerastf.create_model("gpt", vocab_size=11, max_length=16, dim=16, num_layers=1, num_heads=2, pad_id=3)
     model.compile("adamw")
-    history = model.fit(x, y, sample_weight=weights, batch_size=8, epochs=3, validation_data=(x, y), verbose=0).history
+    data = {"sample_weight": weights, "validation_data": (x, y)}
+    history = model.fit(x, y, batch_size=8, epochs=3, callbacks=[Look()], verbose=0, **data).history
     assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
     return np.concatenate([np.ravel(a) for a in (*history.values(), *model.get_weights())])
 """

@@ -5,14 +5,10 @@ from collections.abc import Iterator
 from kerastf import config, registry
 from kerastf.errors import ConfigError, InputError, PluginError, UnknownNameError
 from kerastf.testing import converters, generic, heads, models, samplers, sequences  # noqa: F401  (they add their checks)
-from kerastf.testing.models import reference_generate
 from kerastf.testing.report import CHECKS, ContractError, Report, run_checks
 from kerastf.testing.subjects import BlockSubject, ModelSubject, OwnModelSubject, Subject
 
-__all__ = [
-    "CHECKS", "ContractError", "Report", "cells", "check_block", "check_model", "matrix", "outcome",
-    "reference_generate", "verify",
-]  # fmt: skip
+__all__ = ["CHECKS", "ContractError", "Report", "cells", "check_block", "check_model", "matrix", "outcome", "verify"]
 
 
 def check_block(kind, id, *, level="quick", only=None, **options) -> Report:

@@ -14,36 +14,6 @@ from kerastf.testing.subjects import LENGTH, difference, numpy
 ROUNDING = 8 * float(np.finfo("float32").eps)
 
 
-def reference_generate(model, prompts, max_length, end_id=None, pad_id=None, source=None):
-    """The slow, obvious greedy loop: one row at a time, the whole sequence again for every token, no state.
-
-    Args:
-        model: A language model, or with `source` an encoder-decoder.
-        prompts: Lists of tokens.
-        max_length: Length at which a row ends.
-        end_id: Token at which a row ends.
-        pad_id: Token that is never chosen.
-        source: One list of source tokens per row, or None.
-
-    Returns:
-        A list of lists of tokens.
-    """
-    rows = []
-    for number, prompt in enumerate(prompts):
-        row = list(prompt)
-        while len(row) < max_length:
-            tokens = ops.array([row], dtype="int32")
-            inputs = tokens if source is None else {"source": ops.array([source[number]]), "target": tokens}
-            logits = numpy(model(inputs))[0, -1].copy()
-            if pad_id is not None:
-                logits[pad_id] = -np.inf
-            row.append(int(np.argmax(logits)))
-            if row[-1] == end_id:
-                break
-        rows.append(row)
-    return rows
-
-
 def _decodable(subject, model):
     if not hasattr(model, "step"):
         raise NotAsked("it does not decode")

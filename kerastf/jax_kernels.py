@@ -229,12 +229,12 @@ def _cross_entropy(logits, labels, losses, slopes, chosen, *, classes, width, la
     label = labels[row]
     of_label = logits[row, label].astype(jnp.float32)
     own = jnp.arange(lanes)
-    whole = classes // (lanes * READS)  # groups
+    groups = classes // (lanes * READS)  # whole ones
 
     def over(group, rest, carry):
         """What is carried through the groups, and then through what is left, one read at a time."""
-        carry = jax.lax.fori_loop(0, whole, group, carry)
-        return jax.lax.fori_loop(whole * READS, pallas.cdiv(width, lanes), rest, carry)
+        carry = jax.lax.fori_loop(0, groups, group, carry)
+        return jax.lax.fori_loop(groups * READS, pallas.cdiv(width, lanes), rest, carry)
 
     def power(x, base):
         return jnp.exp2(x * LOG2_E - base * LOG2_E)  # one operation before it, where a difference first needs two

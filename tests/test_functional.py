@@ -71,6 +71,14 @@ def test_gelu_far_out_and_in_half_precision(name):
 
 
 @pytest.mark.parametrize("name", GELUS)
+def test_gelu_of_double_precision_keeps_it_under_xla(name):
+    x = np.linspace(-6, 6, 201)
+    y = compat.compiled(functional.activation_of(name), None)(tf.constant(x, "float64"))
+    assert y.dtype == "float64"
+    np.testing.assert_allclose(y, GELUS[name][0](x), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", GELUS)
 def test_gelu_of_half_precision_rounds_once_where_xla_compiles_it(name):
     x = ops.convert_to_tensor(np.linspace(-6, 6, 2_001), "bfloat16")
     definition, step = GELUS[name][0], 1e-5

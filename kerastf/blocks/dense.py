@@ -3,15 +3,15 @@
 import keras
 from keras import ops
 
-from kerastf import halves, kernels
+from kerastf import functional, halves
 
 
 class Dense(keras.layers.Dense):
-    """Keras's `Dense`, whose bias is added by `kerastf.kernels.add_bias`, which is cheaper to train on JAX with a GPU.
+    """Keras's `Dense`, whose bias and activation are `functional.add_bias`, cheaper to train on JAX with a GPU.
 
     Args:
         units: Width U of the output.
-        **kwargs: Passed to `keras.layers.Dense` (`use_bias`, `kernel_initializer`, `name`, `dtype`, ...).
+        **kwargs: Passed to `keras.layers.Dense` (`activation`, `use_bias`, `kernel_initializer`, `name`, ...).
 
     Call arguments:
         inputs: Float tensor of shape `(B, T, C)`.
@@ -30,9 +30,9 @@ class Dense(keras.layers.Dense):
 
     def call(self, inputs, training=None):
         x = halves.product(inputs, self.kernel)
-        if self.bias is not None:
-            x = kernels.add_bias(x, ops.convert_to_tensor(self.bias, dtype=self.compute_dtype))
-        return x if self.activation is None else self.activation(x)
+        if self.bias is None:
+            return self.activation(x)
+        return functional.add_bias(x, ops.convert_to_tensor(self.bias, dtype=self.compute_dtype), self.activation)
 
     def quantize(self, mode=None, type_check=True, config=None):
         super().quantize(mode, type_check=False, config=config)  # Keras's check refuses any subclass

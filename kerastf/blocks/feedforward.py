@@ -11,7 +11,7 @@ from kerastf.registry import register
 class _FeedForward(keras.layers.Layer):
     """What the feed-forward blocks share: sizes, dropout and the two projections."""
 
-    expansion = 1  # how many hidden vectors the first projection makes
+    gates = False  # whether one half of the first projection, activated, is a gate of the other
 
     def __init__(
         self, mlp_dim: int | None = None, *, activation: str = "gelu", dropout: float = 0.0, bias: bool = True,
@@ -34,17 +34,20 @@ class _FeedForward(keras.layers.Layer):
     def build(self, x_shape):
         dim = x_shape[-1]
         hidden = self.mlp_dim or self.default_hidden(dim)
-        self.expand = self._dense(self.expansion * hidden, self.initializer_std, "expand")
+        if self.gates:
+            self.expand = self._dense(2 * hidden, self.initializer_std, "expand")
+        else:
+            self.expand = self._dense(hidden, self.initializer_std, "expand", activation=self.activate)
         self.expand.build(x_shape)
         std = self.initializer_std if self.output_std is None else self.output_std
         self.contract = self._dense(dim, std, "contract")
         self.contract.build((*x_shape[:-1], hidden))
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
 
-    def _dense(self, units, std, name):
+    def _dense(self, units, std, name, **kwargs):
         return Dense(
             units, use_bias=self.bias, kernel_initializer=keras.initializers.RandomNormal(stddev=std),
-            dtype=self.dtype_policy, name=name,
+            dtype=self.dtype_policy, name=name, **kwargs,
         )  # fmt: skip
 
     def compute_mask(self, inputs, previous_mask=None):
@@ -98,8 +101,7 @@ class MLP(_FeedForward):
         return 4 * dim
 
     def call(self, x, training=None):
-        h = self.activate(self.expand(x))  # (B, T, M)
-        return self.drop(self.contract(h), training=training)  # (B, T, C)
+        return self.drop(self.contract(self.expand(x)), training=training)  # (B, T, C)
 
 
 @register("feedforward", "gated", supports=("causal",))
@@ -132,7 +134,7 @@ class Gated(_FeedForward):
         - [Shazeer, 2020](https://arxiv.org/abs/2002.05202)
     """
 
-    expansion = 2
+    gates = True
 
     def default_hidden(self, dim):
         return -(-8 * dim // 24) * 8

@@ -1,6 +1,6 @@
 """Stateless tensor functions on `keras.ops`, shared by the blocks; plugins may use them too."""
 
-from kerastf.functional.activations import activation_of, gelu, gelu_tanh, plain_activations
+from kerastf.functional.activations import activation_of, add_bias, gelu, gelu_tanh, plain_activations
 from kerastf.functional.attend import (
     NEGATIVE,
     additive_scores,
@@ -32,7 +32,7 @@ from kerastf.functional.sequences import (
 )
 
 __all__ = [
-    "NEGATIVE", "activation_of", "additive_scores", "attention", "dot_scores", "drop", "gelu", "gelu_tanh",
+    "NEGATIVE", "activation_of", "add_bias", "additive_scores", "attention", "dot_scores", "drop", "gelu", "gelu_tanh",
     "heads_apart", "heads_as_rows", "join_masks", "last_kept", "logistic_losses", "logistic_slope", "mean_by",
     "mean_kept", "near", "normalise", "pair", "patch_grid", "patches", "pick", "place", "plain_activations",
     "positions", "resize_grid", "rollout", "rotate", "sinusoids", "slopes", "visible", "weigh", "write",

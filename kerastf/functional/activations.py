@@ -52,6 +52,22 @@ def gelu_tanh(x):
     return _with_slope(x, _gelu_tanh, lambda x: keras.activations.gelu(x, approximate=True))
 
 
+def add_bias(x, bias, activation=None):
+    """`activation(x + bias)` for `x` of shape `(.., C)` and a bias `(C,)`; in one pass where the backend has one.
+
+    Args:
+        x: Float tensor.
+        bias: Float tensor of the same dtype.
+        activation: A function of tensors, such as `activation_of` finds; None for none.
+    """
+    if activation in (gelu, gelu_tanh) and not _plain.get():
+        y = kernels.biased_gelu(x, bias, None if activation is gelu else CUBE)
+        if y is not None:
+            return y
+    x = kernels.add_bias(x, bias)
+    return x if activation is None else activation(x)
+
+
 def _with_slope(x, function, plain):
     """A function of each number by itself that gives its slope, too; `plain` where that is no gain.
 

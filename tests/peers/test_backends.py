@@ -124,6 +124,7 @@ def test_jax_trains_the_same_from_features_and_from_logits(code):
 
 
 PROGRAMS = """
+import math
 import jax, jax.numpy as jnp, numpy as np
 from kerastf import jax_kernels
 rng = np.random.default_rng(0)
@@ -167,11 +168,71 @@ for count, channels, dtype in [(7, 5, "float32"), (8, 16, "float32"), (2, 48, "b
         np.testing.assert_allclose(of_x[row], matrix @ (above[row] * gain), **near)
     np.testing.assert_allclose(of_gain, (above * normal).sum(0), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(of_shift, above.sum(0), rtol=1e-4, atol=1e-4)
+jax_kernels.WRITTEN, jax_kernels.GRADED = 8, 4
+for count, channels, dtype in [(7, 5, "float32"), (29, 16, "float32"), (30, 24, "bfloat16"), (1, 1, "float16")]:
+    x, above = (jnp.asarray(rng.normal(size=(count, channels)) * 3, dtype) for _ in range(2))
+    bias = jnp.asarray(rng.normal(size=channels), dtype)
+    for cube in (None, 0.044715):
+        y, back = jax.vjp(lambda x, bias: jax_kernels.gelu(x, bias, cube, True), x, bias)
+        h, slope, (of_x, of_bias) = (jax.tree.map(np.float64, a) for a in (x + bias.astype("float32"), above, back(above)))
+        share = np.vectorize(lambda z: 0.5 + 0.5 * math.erf(z / math.sqrt(2)))
+        if cube:
+            share = lambda z: 0.5 + 0.5 * np.tanh(math.sqrt(2 / math.pi) * (z + cube * z**3))
+        slope *= ((h + 1e-5) * share(h + 1e-5) - (h - 1e-5) * share(h - 1e-5)) / 2e-5  # the slope, as differences
+        near = {"rtol": 5e-6, "atol": 2e-6} if dtype == "float32" else {"rtol": 2**-8, "atol": 2**-8}
+        np.testing.assert_allclose(np.float64(y), h * share(h), **near)
+        np.testing.assert_allclose(of_x, slope, **near)
+        np.testing.assert_allclose(of_bias, slope.sum(0), rtol=near["rtol"], atol=4 * near["atol"])
 x, bias, above = (jnp.asarray(rng.normal(size=s), "float32") for s in [(2, 5, 7), (7,), (2, 5, 7)])
 y, back = jax.vjp(jax_kernels.add_bias, x, bias)
 np.testing.assert_allclose(y, np.asarray(x) + np.asarray(bias), rtol=1e-6)
 np.testing.assert_array_equal(back(above)[0], above)
 np.testing.assert_allclose(back(above)[1], np.asarray(above).sum((0, 1)), rtol=1e-5, atol=1e-6)
+print("kept")
+"""
+
+ACTIVATED = """
+import jax, keras, numpy as np
+from kerastf import functional, jax_kernels, kernels
+from kerastf.blocks.feedforward import MLP
+asked, plain = [], jax_kernels.gelu
+x = np.random.default_rng(0).normal(size=(2, 6, 8)).astype("float32")
+
+def step_by_step(rows, bias, cube):
+    asked.append((rows.shape, cube))
+    return plain(rows, bias, cube, True)
+
+def found(activation, dtype):
+    keras.utils.set_random_seed(1)
+    block = MLP(16, activation=activation, initializer_std=1.0, dtype=dtype)
+    block.build(x.shape)
+
+    def loss(values):
+        y = block.stateless_call(values, [], x)[0]
+        return keras.ops.sum(keras.ops.cast(y, "float32") ** 2)
+
+    values = [v.value for v in block.trainable_variables[:1]] + [v.value + 0.5 for v in block.trainable_variables[1:]]
+    return [np.asarray(a) for a in jax.tree.leaves(jax.value_and_grad(loss)(values))]
+
+def near(a, b):
+    for left, right in zip(a, b, strict=True):
+        assert np.abs(left - right).max() <= 0.03 * np.abs(right).max(), (left, right)
+
+jax_kernels.gelu = step_by_step
+exact = {name: found(name, "float32") for name in ("gelu", "gelu_tanh", "relu")}
+kernels._jax_on_gpu, kernels.MANY = lambda: True, 12 * 16
+jax_kernels.normalised = None
+for name in exact:
+    near(found(name, "mixed_bfloat16"), exact[name])
+assert asked == [((12, 16), None), ((12, 16), 0.044715)], asked
+near(found("gelu", "float32"), exact["gelu"])  # not in single precision,
+with kernels.portable(), functional.plain_activations():
+    near(found("gelu", "mixed_bfloat16"), exact["gelu"])  # nor in what is exported,
+with functional.plain_activations():
+    near(found("gelu", "mixed_bfloat16"), exact["gelu"])
+kernels.MANY += 1
+near(found("gelu", "mixed_bfloat16"), exact["gelu"])  # nor of few numbers
+assert len(asked) == 2, asked
 print("kept")
 """
 
@@ -203,6 +264,10 @@ print("kept")
 
 def test_jax_writes_the_same_by_the_program_for_gpus():
     assert_kept("jax", WRITING)
+
+
+def test_an_activation_by_the_program_for_gpus_is_the_same():
+    assert_kept("jax", ACTIVATED)
 
 
 def test_programs_for_gpus_equal_numpy():

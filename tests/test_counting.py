@@ -101,7 +101,8 @@ def test_gpt_by_hand():
     products = length * (2 * matrices + layers * 4 * length * width)  # scores and their means
     assert products < cost.flops < 1.006 * products
     dense = [row for row in cost.layers if row.layer == "Dense"]
-    assert sum(r.flops for r in dense) == length * layers * (24 * width**2 + (4 + 5) * width)  # matrices and biases
+    # Matrices, biases, and eight for each GELU of the wide vectors.
+    assert sum(r.flops for r in dense) == length * layers * (24 * width**2 + (4 + 5) * width + 8 * 4 * width)
     scores = [row for row in cost.layers if row.layer == "MultiHead"]
     # Queries are scaled, then two products, and a softmax of five for each score.
     assert {r.flops for r in scores} == {length * width + 4 * length**2 * width + 5 * heads * length**2}

@@ -34,10 +34,8 @@ class _FeedForward(keras.layers.Layer):
     def build(self, x_shape):
         dim = x_shape[-1]
         hidden = self.mlp_dim or self.default_hidden(dim)
-        if self.gates:
-            self.expand = self._dense(2 * hidden, self.initializer_std, "expand")
-        else:
-            self.expand = self._dense(hidden, self.initializer_std, "expand", activation=self.activate)
+        units, activation = (2 * hidden, None) if self.gates else (hidden, self.activate)
+        self.expand = self._dense(units, self.initializer_std, "expand", activation=activation)
         self.expand.build(x_shape)
         std = self.initializer_std if self.output_std is None else self.output_std
         self.contract = self._dense(dim, std, "contract")

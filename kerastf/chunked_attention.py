@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from kerastf import kernels
+from kerastf import kernels, products
 
 # Softmax runs in float32, so this is finite there, and its exponential is exactly zero.
 NEGATIVE = -1e30
@@ -85,7 +85,7 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
 
     def weights_of(q, k, biases, start, piece):
         """Weights `(B, H, R, Z)` of the queries from `start`, and which of them are not dropped, or None."""
-        scores = ops.cast(kernels.product(q, k, transpose_b=True), "float32")
+        scores = ops.cast(products.product(q, k, transpose_b=True), "float32")
         stop = start + q.shape[2]
         shift = _out_of_sight(start, q.shape[2], piece, causal, window)
         if hidden is not None:
@@ -103,17 +103,17 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
 
     def forward(q, k, v, biases, start, piece):
         weights, kept = weights_of(q, k, biases, start, piece)
-        return kernels.product(ops.cast(dropped(weights, kept), v.dtype), v), weights, kept
+        return products.product(ops.cast(dropped(weights, kept), v.dtype), v), weights, kept
 
     def backward(q, k, v, biases, slope, output, start, piece, known=None):
         """Slopes of queries, keys, values and scores."""
         weights, kept = known or weights_of(q, k, biases, start, piece)
-        of_value = kernels.product(ops.cast(dropped(weights, kept), v.dtype), slope, transpose_a=True)  # (B, H, Z, E)
-        of_weight = dropped(ops.cast(kernels.product(slope, v, transpose_b=True), "float32"), kept)  # (B, H, R, Z)
+        of_value = products.product(ops.cast(dropped(weights, kept), v.dtype), slope, transpose_a=True)  # (B, H, Z, E)
+        of_weight = dropped(ops.cast(products.product(slope, v, transpose_b=True), "float32"), kept)  # (B, H, R, Z)
         mean = ops.sum(ops.cast(slope, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
         of_score = weights * (of_weight - mean)
         rounded = ops.cast(of_score, q.dtype)
-        return kernels.product(rounded, k), kernels.product(rounded, q, transpose_a=True), of_value, of_score
+        return products.product(rounded, k), products.product(rounded, q, transpose_a=True), of_value, of_score
 
     def attend_long(q, k, v, piece):
         """A piece of many rows, some at a time."""

@@ -8,7 +8,7 @@ Shapes: N tokens, C channels, V vocabulary.
 import keras
 from keras import ops
 
-from kerastf import kernels
+from kerastf import kernels, products
 
 LOGITS = 2**26  # how many logits there are at a time: 256 MB; what they add to, the gradient of a matrix, is as large
 LOGITS_ON_ACCELERATOR = 2**27
@@ -38,7 +38,7 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
 
     def of_some(f, labels, weights, m, *shifts):
         """Sums over some rows, of losses and of slopes of what all rows share; and what each row has of its own."""
-        logits = kernels.product(f, m, transpose_b=True)
+        logits = products.product(f, m, transpose_b=True)
         if shifts:
             logits = ops.cast(logits, "float32") + ops.cast(shifts[0], "float32")
         losses, slopes, chosen = kernels.cross_entropies(logits, labels, classes, training=training)
@@ -47,9 +47,9 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
             return (loss,), (chosen,)
         # Weights go to the small factors of the products, not to slopes as large as the logits.
         rounded, column = ops.cast(slopes, f.dtype), ops.cast(weights[:, None], f.dtype)
-        of_matrix = kernels.exact_product(rounded, f * column, transpose_a=True)
-        of_shift = [kernels.exact_product(ops.cast(weights[None], slopes.dtype), slopes)[0] for _ in shifts]
-        return (loss, of_matrix, *of_shift), (chosen, kernels.product(rounded, m) * column)
+        of_matrix = products.exact_product(rounded, f * column, transpose_a=True)
+        of_shift = [products.exact_product(ops.cast(weights[None], slopes.dtype), slopes)[0] for _ in shifts]
+        return (loss, of_matrix, *of_shift), (chosen, products.product(rounded, m) * column)
 
     def of_all(f, *shared):
         if rows == count:

@@ -13,7 +13,7 @@ import contextvars
 import keras
 from keras import ops
 
-from kerastf import kernels
+from kerastf import kernels, products
 
 SMALL = 2**14  # numbers of a matrix that is not worth cutting; for a single row 8 times as many
 _kept = contextvars.ContextVar("halves", default=(None, False))
@@ -41,7 +41,7 @@ def product(x, matrix, *, transpose_b=False):
     """`x @ matrix` for `x` `(B, T, C)` and a variable, which is transposed first where asked for."""
     store, making = _kept.get()
     if store is None or (id(matrix) not in store and not (making and _worth_cutting(matrix, x.shape[0]))):
-        return kernels.product(x, ops.cast(matrix, x.dtype), transpose_b=transpose_b)
+        return products.product(x, ops.cast(matrix, x.dtype), transpose_b=transpose_b)
     rows = x.shape[0]
     if id(matrix) not in store:
         whole = ops.cast(matrix, x.dtype)
@@ -50,13 +50,13 @@ def product(x, matrix, *, transpose_b=False):
         axis = 0 if rows > 1 or transpose_b else 1
         store[id(matrix)] = ops.split(whole, [whole.shape[axis] // 2], axis=axis), axis
     if x.shape[1] > 1:
-        return kernels.product(x, ops.cast(matrix, x.dtype), transpose_b=transpose_b)
+        return products.product(x, ops.cast(matrix, x.dtype), transpose_b=transpose_b)
     parts, axis = store[id(matrix)]
     row = ops.reshape(x, (rows, x.shape[2]))
     if axis == 1:
-        y = ops.concatenate([kernels.product(row, part) for part in parts], axis=1)  # (B, N)
+        y = ops.concatenate([products.product(row, part) for part in parts], axis=1)  # (B, N)
     else:
-        y = ops.transpose(ops.concatenate([kernels.product(part, row, transpose_b=True) for part in parts], axis=0))
+        y = ops.transpose(ops.concatenate([products.product(part, row, transpose_b=True) for part in parts], axis=0))
     return ops.reshape(y, (rows, 1, y.shape[1]))
 
 

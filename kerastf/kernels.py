@@ -6,8 +6,6 @@ Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E pe
 import contextvars
 import functools
 import math
-import os
-import platform
 
 import keras
 from keras import ops
@@ -40,81 +38,6 @@ def _jax_on_gpu():
 def _by_programs():
     """Whether `jax_kernels` may run programs of its own: on one GPU; XLA cannot spread them over several."""
     return _jax_on_gpu() and keras.distribution.distribution() is None and not _portable.get()
-
-
-def product(a, b, *, transpose_a=False, transpose_b=False):
-    """`a @ b`, with the last two axes of either transposed first where asked for. `b` may be a plain matrix.
-
-    Why: outside a graph TensorFlow writes a transposed matrix down first, which for the tied head of GPT-2 takes four
-    times as long as the product, and as much memory as the embedding.
-    """
-    if keras.backend.backend() != "tensorflow" or keras.backend.is_keras_tensor(a):
-        a = ops.swapaxes(a, -1, -2) if transpose_a else a
-        return ops.matmul(a, ops.swapaxes(b, -1, -2) if transpose_b else b)
-    import tensorflow as tf
-
-    if len(b.shape) > 2:
-        return tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
-    if len(a.shape) == 2:
-        return _product_of_matrices(a, b, transpose_a, transpose_b)
-    rows = ops.reshape(a, (-1, a.shape[-1]))
-    rows = _product_of_rows(rows, b, transpose_b) if _by_one_dnn(b) else tf.matmul(rows, b, transpose_b=transpose_b)
-    return ops.reshape(rows, (*ops.shape(a)[:-1], b.shape[0 if transpose_b else 1]))
-
-
-def _product_of_matrices(a, b, transpose_a, transpose_b):
-    """`a @ b` on TensorFlow.
-
-    Why: where oneDNN has to transpose the second matrix, its product of batches takes 0.75 to 0.95 of the time.
-    """
-    import tensorflow as tf
-
-    if transpose_a or not transpose_b or not _by_one_dnn(b):
-        return tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
-    return tf.squeeze(tf.matmul(a[None], b[None], transpose_b=True), 0)
-
-
-def _product_of_rows(rows, matrix, transposed):
-    """`rows @ matrix`, whose gradients are by `_product_of_matrices`, too."""
-    import tensorflow as tf
-
-    @tf.custom_gradient
-    def apply(rows, matrix):
-        def gradient(above):
-            of_rows = _product_of_matrices(above, matrix, False, not transposed)
-            pair = (above, rows) if transposed else (rows, above)
-            return of_rows, _product_of_matrices(*pair, True, False)
-
-        return _product_of_matrices(rows, matrix, False, transposed), gradient
-
-    return apply(rows, matrix)
-
-
-WIDE = 2**18  # numbers of a matrix from which on it matters how it is read
-
-
-def _by_one_dnn(matrix):
-    """Whether a product with a matrix of float32 is computed by oneDNN, again and again: in `fit` on an x86 CPU."""
-    known = matrix.dtype == "float32" and None not in matrix.shape and math.prod(matrix.shape) >= WIDE
-    return known and _one_dnn() and _trains_on_cpu()
-
-
-@functools.cache
-def _one_dnn():
-    chosen = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0"
-    return chosen and platform.machine().lower() in ("x86_64", "amd64")
-
-
-def exact_product(a, b, *, transpose_a=False):
-    """`a @ b` in float32, of matrices of any float dtype.
-
-    Why: JAX sums bfloat16 in float32, and would round what it has found.
-    """
-    if keras.backend.backend() != "jax":
-        return ops.cast(product(a, b, transpose_a=transpose_a), "float32")
-    import jax.numpy as jnp
-
-    return jnp.matmul(a.T if transpose_a else a, b, preferred_element_type="float32")
 
 
 def add_bias(x, bias):
@@ -275,7 +198,7 @@ def normalised(x, gain, shift, *, epsilon, dtype):
 
 
 def fusing():
-    """Within the block, what is traced runs often: `fused` may compile programs, and `product` choose its form."""
+    """Within the block, what is traced runs often: `fused` may compile programs, products take a form."""
     return compat.switched(_fusing, True)
 
 
@@ -296,7 +219,7 @@ def fused(function, x):
     return _program(function)(tf.stop_gradient(x))
 
 
-def _trains_on_cpu():
+def trains_on_cpu():
     """Whether `fit` is tracing its step for TensorFlow's own kernels on a CPU."""
     if not _fusing.get() or keras.backend.backend() != "tensorflow" or compat.compiling() or on_accelerator():
         return False
@@ -304,7 +227,7 @@ def _trains_on_cpu():
 
 
 def _fuses(x):
-    known = _trains_on_cpu() and None not in x.shape[1:]
+    known = trains_on_cpu() and None not in x.shape[1:]
     return known and x.shape[-1] <= NARROW and math.prod(x.shape[1:]) >= LARGE
 
 

@@ -1,13 +1,10 @@
 """The backends' own kernels do what `keras.ops` does."""
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from arrays import arrays
 from keras import ops
 
-from kerastf import halves, kernels
+from kerastf import kernels
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.013])
@@ -16,67 +13,3 @@ def test_a_share_is_dropped(rate):
     error = 4 * (rate * (1 - rate) / kept.size) ** 0.5
     assert abs((1 - kept).mean() - rate) < error + 2**-16
     assert abs(np.corrcoef(kept[:, :-1].ravel(), kept[:, 1:].ravel())[0, 1]) < 0.005  # neighbours do not depend
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("turned", [False, True])
-def test_products_by_halves(monkeypatch, rows, turned):
-    monkeypatch.setattr(halves, "SMALL", 0)
-    prompt, token, matrix = arrays(0, (rows, 4, 6), (rows, 1, 6), (6, 5))
-    variable, store = keras.Variable(matrix.T if turned else matrix), {}
-    for x, making in ((prompt, True), (token, False)):
-        with halves.read(store, making=making):
-            y = halves.product(ops.array(x), variable, transpose_b=turned)
-        np.testing.assert_allclose(y, np.einsum("btc,cn->btn", x, matrix), atol=1e-5)
-    parts, axis = store[id(variable)]
-    assert sorted(part.shape[axis] for part in parts) == [2, 3]
-    other = keras.Variable(np.eye(6))
-    with halves.read(store, making=False):  # not met in the prompt, so nothing is cut within the loop
-        np.testing.assert_allclose(halves.product(ops.array(token), other), token, atol=1e-6)
-    assert list(store) == [id(variable)]
-
-
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("rank", [2, 3])
-def test_products_in_fit_choose_their_form_and_stay_the_same(monkeypatch, rank, turned):
-    monkeypatch.setattr(kernels, "WIDE", 5 * 7)
-    monkeypatch.setattr(kernels, "_one_dnn", lambda: True)
-    rng = np.random.default_rng(0)
-    x, above = (rng.normal(size=(*(2, 3)[: rank - 1], width)).astype("float32") for width in (5, 7))
-    matrix = rng.normal(size=(7, 5) if turned else (5, 7)).astype("float32")
-
-    @tf.function
-    def traced(x, matrix, above):
-        with tf.GradientTape() as tape:
-            tape.watch([x, matrix])
-            y = kernels.product(x, matrix, transpose_b=turned)
-            total = tf.reduce_sum(y * above)
-        return y, *tape.gradient(total, (x, matrix))
-
-    def found(values):
-        """The forms of the products, and what comes out."""
-        concrete = traced.get_concrete_function(*values)
-        names = [op.type for op in concrete.graph.get_operations() if "MatMul" in op.type]
-        return names.count("MatMul"), len(names) - names.count("MatMul"), concrete(*values)
-
-    values = [tf.constant(a) for a in (x, matrix, above)]
-    with kernels.fusing():
-        plain, batched, (y, of_x, of_matrix) = found(values)
-    # Of the three, one has its second matrix transposed. Those of two axes are differentiated by TensorFlow.
-    assert (plain, batched) == ((2, 1) if rank == 3 else (0, 3) if turned else (3, 0))
-    rows, slopes = x.reshape(-1, 5).astype("float64"), above.reshape(-1, 7).astype("float64")
-    straight = matrix.T if turned else matrix
-    np.testing.assert_allclose(y, (rows @ straight).reshape(above.shape), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(of_x, (slopes @ straight.T).reshape(x.shape), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(of_matrix, slopes.T @ rows if turned else rows.T @ slopes, rtol=1e-5, atol=1e-5)
-
-    for name, value in {"WIDE": 5 * 7 + 1, "_one_dnn": lambda: False, "on_accelerator": lambda: True}.items():
-        with monkeypatch.context() as now, kernels.fusing():
-            now.setattr(kernels, name, value)
-            traced = tf.function(traced.python_function)
-            assert found(values)[1] == 0, name
-    traced = tf.function(traced.python_function)
-    assert found(values)[1] == 0, "outside of fit"
-    with kernels.fusing():
-        traced = tf.function(traced.python_function)
-        assert found([tf.cast(v, "float64") for v in values])[1] == 0, "another precision"

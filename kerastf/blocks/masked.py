@@ -6,7 +6,7 @@ Shapes: B batch, T time, M masked positions, C channels, V vocabulary.
 import keras
 from keras import ops
 
-from kerastf import functional, kernels
+from kerastf import functional, products
 from kerastf.blocks.losses import RowCrossEntropy, TokenAccuracy, TokenCrossEntropy
 from kerastf.blocks.norm import LayerNorm
 from kerastf.registry import register
@@ -87,7 +87,7 @@ class MaskedLanguageModel(keras.layers.Layer):
         x = features if positions is None else functional.pick(features, positions)  # (B, M, C)
         x = self.norm(self.activate(self.transform(x)))  # (B, M, C)
         matrix = self.matrix if self.read_matrix is None else self.read_matrix()  # (V, C)
-        return kernels.product(x, ops.cast(matrix, x.dtype), transpose_b=True) + self.shift  # (B, M, V)
+        return products.product(x, ops.cast(matrix, x.dtype), transpose_b=True) + self.shift  # (B, M, V)
 
     def default_loss(self):
         """Cross-entropy of the masked tokens; targets that are `ignore` do not count."""

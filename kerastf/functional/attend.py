@@ -9,7 +9,7 @@ import math
 import keras
 from keras import ops
 
-from kerastf import chunked_attention, compat, kernels
+from kerastf import chunked_attention, compat, kernels, products
 from kerastf.chunked_attention import NEGATIVE
 
 
@@ -76,7 +76,7 @@ def dot_scores(query, key, *, scale=1.0):
     query = query if scale == 1 else query * scale
     if _alone(query.shape[1]):
         query = ops.reshape(query, (-1, heads // shared, query.shape[3]))  # (B K, H/K, D)
-        scores = kernels.product(query, heads_as_rows(key), transpose_b=True)  # (B K, H/K, S)
+        scores = products.product(query, heads_as_rows(key), transpose_b=True)  # (B K, H/K, S)
         return ops.reshape(scores, (-1, heads, 1, ops.shape(key)[1]))  # (B, H, 1, S)
     query = heads_first(query)  # (B, H, T, D)
     key = ops.transpose(key, (0, 2, 3, 1))  # (B, K, D, S)
@@ -139,7 +139,7 @@ def mean_by(weights, value):
     heads, shared = weights.shape[1], value.shape[2]
     if _alone(weights.shape[2]):
         weights = ops.reshape(ops.cast(weights, value.dtype), (-1, heads // shared, ops.shape(value)[1]))
-        mean = kernels.product(weights, heads_as_rows(value))  # (B K, H/K, E)
+        mean = products.product(weights, heads_as_rows(value))  # (B K, H/K, E)
         return ops.reshape(mean, (-1, 1, heads, value.shape[3]))  # (B, 1, H, E)
     value = heads_first(value)  # (B, K, S, E)
     mean = ops.matmul(ops.cast(weights, value.dtype), _share(value, weights.shape[1] // value.shape[1]))  # (B, H, T, E)

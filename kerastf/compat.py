@@ -243,7 +243,7 @@ def _adopt(array, dtype):
 
     Why: TensorFlow copies arrays twice, and its fresh memory costs more time than to read a file.
     """
-    fits = array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % 64 == 0
+    fits = array.flags.c_contiguous and array.flags.writeable and array.__array_interface__["data"][0] % 64 == 0
     if keras.backend.backend() == "tensorflow" and fits and array.dtype == dtype and array.size:
         import tensorflow as tf
 

@@ -10,7 +10,7 @@ import importlib.machinery
 import sys
 from typing import Any
 
-from kerastf import plugins, registry
+from kerastf import garbage, plugins, registry
 
 
 class StandIn:
@@ -40,7 +40,7 @@ def register_all(saving: Any) -> None:
 
 
 class _Loader(importlib.abc.Loader):
-    """The loader of keras, with one more step at its end."""
+    """The loader of keras, undisturbed, with one more step at its end."""
 
     def __init__(self, loader: Any):
         self.loader = loader
@@ -49,7 +49,8 @@ class _Loader(importlib.abc.Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
-        self.loader.exec_module(module)
+        with garbage.later():
+            self.loader.exec_module(module)
         register_all(module.saving)
 
     def __getattr__(self, name: str) -> Any:  # resources, source: all as the real loader has them

@@ -18,7 +18,7 @@ ROOT = Path(kerastf.__file__).parent
 
 # A module may import modules of lower storeys, and of its own where both are listed together.
 STOREYS = [
-    {"errors"}, {"plugins", "supervisor", "evolution"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
+    {"errors", "garbage"}, {"plugins", "supervisor", "evolution"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
     {"compat", "fitting", "jax_kernels", "kernels", "products", "replicas"},
     {"alike", "chunked_attention", "chunked_loss", "halves"},
     {"functional", "text", "checkpoint", "symbolic", "arithmetic"}, {"vectors"}, {"blocks"},

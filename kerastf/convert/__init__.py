@@ -114,7 +114,7 @@ def _read_ahead(rules: Iterable[Rule], have: Any, options: dict[str, Any]) -> It
     whole = [r for r in rules if all(n in have for n in r.theirs)]
     reader = ThreadPoolExecutor(1)
     try:
-        coming = {r.ours: reader.submit(lambda r: tensors.aligned(r.read(have, options)), r) for r in whole}
+        coming = {r.ours: reader.submit(lambda r: have.own(r.theirs, r.read(have, options)), r) for r in whole}
         yield lambda rule: coming.pop(rule.ours).result()
     finally:
         reader.shutdown(cancel_futures=True)

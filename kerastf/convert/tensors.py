@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: nothing is read before the header has been checked, and then one tensor at a time.
+"""Tensors in safetensors files: nothing is looked at before the header has been checked, and then one at a time.
 
 A file is the length of its header (8 bytes), the header (JSON: type, shape and place of each tensor), and the bytes.
 """
@@ -6,6 +6,7 @@ A file is the length of its header (8 bytes), the header (JSON: type, shape and 
 import contextlib
 import json
 import math
+import mmap
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -47,7 +48,10 @@ class Place:
 
 
 class Tensors:
-    """The tensors of one or more files, by name; each is read when it is asked for.
+    """The tensors of one or more files, by name; of each, memory holds what was looked at.
+
+    A file is mapped, not read: its pages come when somebody looks at them, and writing to an array changes no file. An
+    array keeps its file mapped, so a file may be replaced while a model lives that came from it, but not written to.
 
     Args:
         places: By name, where each stands.
@@ -55,6 +59,8 @@ class Tensors:
 
     def __init__(self, places: dict[str, Place]):
         self.places = places
+        self.maps: dict[Path, mmap.mmap] = {}
+        self.taken: set[str] = set()  # tensors whose memory somebody keeps
 
     def __contains__(self, name: str) -> bool:
         return name in self.places
@@ -66,44 +72,63 @@ class Tensors:
         return self.places[name].shape
 
     def read(self, name: str) -> np.ndarray:
-        """One tensor; 16-bit floats as float32."""
+        """One tensor; 16-bit floats as float32, all others in the memory of the file."""
         place = self.places[name]
-        data = _aligned_room(place.size)
-        with place.path.open("rb", buffering=0) as file:
-            file.seek(place.start)
-            whole = _fill(file, memoryview(data)) == place.size
-        flat = data.view(TYPES[place.type])
-        if not whole:
+        pages = self._map(place.path)
+        if len(pages) < place.start + place.size:
             raise FileFormatError(f"{place.path.name} is cut off: tensor {name!r} is not whole.")
+        flat = np.frombuffer(pages, "u1", place.size, place.start).view(TYPES[place.type])
         if place.type == "BF16":  # the upper half of a float32
             flat = (flat.astype("<u4") << 16).view("<f4")
         elif place.type == "F16":
             flat = flat.astype("<f4")
         return flat.reshape(place.shape)
 
+    def _map(self, path: Path) -> mmap.mmap:
+        if path not in self.maps:
+            try:
+                with path.open("rb") as file:
+                    self.maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            except (OSError, ValueError) as error:  # it is gone, or empty by now
+                raise FileFormatError(f"{path} cannot be read: {error}.") from None
+            if hasattr(mmap, "MADV_WILLNEED"):
+                self.maps[path].madvise(mmap.MADV_WILLNEED)
+        return self.maps[path]
 
-def _aligned_room(size: int) -> np.ndarray:
-    """So many bytes, not filled, that TensorFlow takes as they are: any other than a multiple of 64 it would copy."""
-    room = np.empty(size + 64, "u1")
-    start = -room.ctypes.data % 64
-    return room[start : start + size]
+    def own(self, names: Iterable[str], array: np.ndarray) -> np.ndarray:
+        """An array that was made of these tensors, as a backend can keep it: nobody else is given its memory.
+
+        Where that is not the file's, the pages that were read for it are given back.
+        """
+        array = aligned(array)
+        places = [self.places[n] for n in names]
+        if any(np.may_share_memory(array, np.frombuffer(self._map(p.path), "u1")) for p in places):
+            if not self.taken.isdisjoint(names):  # two weights that are one tensor there
+                return array.copy()
+            self.taken.update(names)
+        elif hasattr(mmap, "MADV_DONTNEED") and self.taken.isdisjoint(names):
+            for place in places:
+                first, end = -(-place.start // mmap.PAGESIZE), (place.start + place.size) // mmap.PAGESIZE  # whole ones
+                if end > first:
+                    span = first * mmap.PAGESIZE, (end - first) * mmap.PAGESIZE
+                    self._map(place.path).madvise(mmap.MADV_DONTNEED, *span)
+        return array
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """The array, copied where its memory is not such that it can become a tensor as it is."""
-    if array.flags.c_contiguous and array.ctypes.data % 64 == 0:
+    """The array, copied where TensorFlow would copy it: where its memory does not begin at a multiple of 64."""
+    if array.flags.c_contiguous and _address(array) % 64 == 0:
         return array
-    room = _aligned_room(array.nbytes).view(array.dtype).reshape(array.shape)
+    room = np.empty(array.nbytes + 64, "u1")
+    start = -_address(room) % 64
+    room = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     np.copyto(room, array)
     return room
 
 
-def _fill(file: Any, room: memoryview) -> int:
-    """Reads until the room is full or the file ends; how many bytes came."""
-    got = 0
-    while got < len(room) and (count := file.readinto(room[got:])):
-        got += count
-    return got
+def _address(array: np.ndarray) -> int:
+    """Where an array's memory begins."""
+    return array.__array_interface__["data"][0]
 
 
 class Arrays(Tensors):
@@ -128,6 +153,9 @@ class Arrays(Tensors):
 
     def read(self, name: str) -> np.ndarray:
         return self.arrays[name]
+
+    def own(self, names: Iterable[str], array: np.ndarray) -> np.ndarray:
+        return aligned(array)
 
 
 def open_folder(folder: "str | Path") -> Tensors:
@@ -281,7 +309,7 @@ def write(path: "str | Path", tensors: Iterable[tuple[str, tuple[int, ...], Call
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % 64)  # tensors at round addresses can be used where they stand
     with atomic(path) as temporary, contextlib.ExitStack() as stack:
         file = stack.enter_context(temporary.open("wb"))
         file.write(len(text).to_bytes(8, "little"))

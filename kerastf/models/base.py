@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import checkpoint, compat, config, fitting, kernels, registry, replicas, text
+from kerastf import checkpoint, compat, config, fitting, garbage, kernels, registry, replicas, text
 from kerastf.errors import ConfigError, InputError
 from kerastf.models import saved
 from kerastf.models.from_features import FromFeatures
@@ -188,6 +188,10 @@ class Model(FromFeatures, Generation):
             # A step that was traced halfway would refuse good data, too.
             self.train_function = self.test_function = None
             raise
+
+    def train_step(self, *args, **kwargs):
+        with garbage.later():  # TensorFlow and JAX come here to trace a step
+            return super().train_step(*args, **kwargs)
 
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, x=None, y=None, *args, **kwargs):

@@ -1,0 +1,74 @@
+"""Python's search for garbage waits where it would find nothing, and no longer."""
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from kerastf import garbage
+
+
+class Knot:
+    """An object that only a search finds when nobody knows it any more."""
+
+    alive = 0
+
+    def __init__(self):
+        self.own = self
+        Knot.alive += 1
+
+    def __del__(self):
+        Knot.alive -= 1
+
+
+def test_the_search_waits_and_goes_on():
+    assert gc.isenabled()
+    with garbage.later():
+        assert not gc.isenabled()
+        for _ in range(5000):
+            Knot()
+        assert Knot.alive == 5000
+        with garbage.later():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.collect()
+    assert Knot.alive == 0
+
+
+def test_whatever_happens_it_is_as_it_was():
+    with pytest.raises(ZeroDivisionError), garbage.later():
+        _ = 1 / 0
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with garbage.later():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_what_somebody_froze_stays_frozen():
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with garbage.later():
+            pass
+        assert gc.get_freeze_count() == frozen > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_no_search_while_keras_is_imported_or_a_model_built():
+    code = (
+        "import gc, sys, kerastf\n"
+        "known = set()\n"
+        "gc.callbacks.append(lambda phase, facts: known.add(facts['generation']))\n"
+        "model = kerastf.create_model('gpt.nano', vocab_size=9, max_length=8)\n"
+        "assert 'keras' in sys.modules and gc.isenabled()\n"
+        "print(sorted(known))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "2" not in found.stdout

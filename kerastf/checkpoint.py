@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kerastf import registry
+from kerastf import garbage, registry
 from kerastf.errors import FileFormatError, PluginError
 from kerastf.plugins import only
 
@@ -235,7 +235,7 @@ def load_model(path: "str | Path", *, plugins: str | Collection[str] = "all", co
     with _open(Path(path)) as archive, archive.open("model.weights.h5") as stream:
         while stream.read(2**20):  # to the end, where the checksum is compared
             pass
-    with only(plugins), registry.claims(saved.provenance):
+    with only(plugins), registry.claims(saved.provenance), garbage.later():
         try:
             registry.resolve("model", saved.model)
         except LookupError:

@@ -10,8 +10,7 @@ def later() -> Iterator[None]:
     """Within the block, Python does not look for garbage.
 
     Why: it goes through all objects when their number has grown by a quarter. While keras is imported, a model built or
-    a step traced, nearly all that is made stays; the search takes a sixth of the time, and finds nothing. What was made
-    within the block counts as old, to be searched with all the rest and not at once.
+    a step traced, nearly all that is made stays; the search takes a sixth of the time, and finds nothing.
     """
     searched = gc.isenabled()
     gc.disable()
@@ -19,7 +18,15 @@ def later() -> Iterator[None]:
         yield
     finally:
         if searched:
-            if not gc.get_freeze_count():  # to freeze and to thaw makes all old, without a look at it
-                gc.freeze()
-                gc.unfreeze()
             gc.enable()
+
+
+def grow_old() -> None:
+    """All objects that there are count as old, and are searched with all the rest when its turn comes.
+
+    Why: the first searches after an import would go through everything that it made. This is for what lives as long as
+    the process: a model that counts as old would keep its memory for longer than it is used.
+    """
+    if not gc.get_freeze_count():  # to freeze and to thaw makes all old, without a look at it
+        gc.freeze()
+        gc.unfreeze()

@@ -3,9 +3,11 @@
 import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
 
+import kerastf
 from kerastf import garbage
 
 
@@ -50,15 +52,35 @@ def test_whatever_happens_it_is_as_it_was():
         gc.enable()
 
 
+def test_what_is_old_is_found_as_well():
+    young = Knot()
+    assert any(o is young for o in gc.get_objects(generation=0))
+    garbage.grow_old()
+    assert any(o is young for o in gc.get_objects(generation=2)) and not gc.get_freeze_count()
+    del young
+    gc.collect()
+    assert Knot.alive == 0
+
+
 def test_what_somebody_froze_stays_frozen():
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
-        with garbage.later():
-            pass
+        garbage.grow_old()
         assert gc.get_freeze_count() == frozen > 0
     finally:
         gc.unfreeze()
+
+
+def test_models_that_nobody_uses_any_more_are_found_without_being_asked():
+    """Their weights would otherwise fill the memory of a search over configurations."""
+    alive, built = set(), 0
+    while built < 60 and built == len(alive):
+        model = kerastf.create_model("gpt.nano", vocab_size=9, max_length=8)
+        alive.add(id(model))
+        weakref.finalize(model, alive.discard, id(model))
+        built += 1
+    assert len(alive) < built
 
 
 def test_no_search_while_keras_is_imported_or_a_model_built():

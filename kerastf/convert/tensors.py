@@ -100,11 +100,11 @@ class Tensors:
 
         Where that is not the file's, the pages that were read for it are given back.
         """
-        array = aligned(array)
+        array = _aligned(array)
         places = [self.places[n] for n in names]
         if any(np.may_share_memory(array, np.frombuffer(self._map(p.path), "u1")) for p in places):
             if not self.taken.isdisjoint(names):  # two weights that are one tensor there
-                return array.copy()
+                return _aligned(array.copy())
             self.taken.update(names)
         elif hasattr(mmap, "MADV_DONTNEED") and self.taken.isdisjoint(names):
             for place in places:
@@ -115,7 +115,7 @@ class Tensors:
         return array
 
 
-def aligned(array: np.ndarray) -> np.ndarray:
+def _aligned(array: np.ndarray) -> np.ndarray:
     """The array, copied where TensorFlow would copy it: where its memory does not begin at a multiple of 64."""
     if array.flags.c_contiguous and _address(array) % 64 == 0:
         return array
@@ -153,9 +153,6 @@ class Arrays(Tensors):
 
     def read(self, name: str) -> np.ndarray:
         return self.arrays[name]
-
-    def own(self, names: Iterable[str], array: np.ndarray) -> np.ndarray:
-        return aligned(array)
 
 
 def open_folder(folder: "str | Path") -> Tensors:

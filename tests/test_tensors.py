@@ -136,16 +136,20 @@ def resident(folder):
     return sum(int(next(n for n in lines[i:] if n.startswith("Rss:")).split()[1]) for i in at) * 1024
 
 
-@pytest.mark.parametrize("left", [None, 0, 100])
-def test_a_file_that_shrinks_after_its_header_was_read(tmp_path, left):
+@pytest.mark.parametrize("left, part", [
+    (None, "cannot be read: No such file or directory."), (0, "is cut off: nothing is left of it."),
+    (100, "is cut off: tensor 'a' is not whole."),
+])  # fmt: skip
+def test_a_file_that_shrinks_after_its_header_was_read(tmp_path, left, part):
     one_tensor(tmp_path)
     have = tensors.open_folder(tmp_path)
     if left is None:
         (tmp_path / "model.safetensors").unlink()
     else:
         os.truncate(tmp_path / "model.safetensors", left)
-    with pytest.raises(FileFormatError, match=r"model\.safetensors (cannot be read|is cut off)"):
+    with pytest.raises(FileFormatError) as caught:
         have.read("a")
+    assert str(caught.value).endswith(f"model.safetensors {part}")
 
 
 def test_a_model_lives_on_when_its_file_is_replaced_and_leaves_it_alone(tmp_path):

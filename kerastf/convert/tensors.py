@@ -89,8 +89,10 @@ class Tensors:
             try:
                 with path.open("rb") as file:
                     self.maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            except (OSError, ValueError) as error:  # it is gone, or empty by now
-                raise FileFormatError(f"{path} cannot be read: {error}.") from None
+            except OSError as error:
+                raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from None
+            except ValueError:  # what is empty cannot be mapped
+                raise FileFormatError(f"{path} is cut off: nothing is left of it.") from None
             if hasattr(mmap, "MADV_WILLNEED"):
                 self.maps[path].madvise(mmap.MADV_WILLNEED)
         return self.maps[path]

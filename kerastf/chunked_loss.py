@@ -35,21 +35,32 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
     logits = LOGITS_ON_ACCELERATOR if kernels.on_accelerator() else LOGITS
     pieces, rows = _cut(ops.shape(features)[0], max(1, logits // classes))
     learnt = (features, matrix) if shift is None else (features, matrix, shift)
+    # What comes from above is then a factor of the weights: no pass over a gradient as large as the matrix. In half
+    # precision it would be rounded there.
+    at_once = rows == count and keras.backend.standardize_dtype(features.dtype) == "float32"
 
-    def of_some(f, labels, weights, m, *shifts):
-        """Sums over some rows, of losses and of slopes of what all rows share; and what each row has of its own."""
+    def entropies(f, labels, m, *shifts):
         logits = products.product(f, m, transpose_b=True)
         if shifts:
             logits = ops.cast(logits, "float32") + ops.cast(shifts[0], "float32")
-        losses, slopes, chosen = kernels.cross_entropies(logits, labels, classes, training=training)
-        loss = ops.sum(losses * weights)
-        if not training:
-            return (loss,), (chosen,)
+        return kernels.cross_entropies(logits, labels, classes, training=training)
+
+    def of_slopes(slopes, weights, f, m, *shifts):
+        """The gradients of features, matrix and shift."""
         # Weights go to the small factors of the products, not to slopes as large as the logits.
         rounded, column = ops.cast(slopes, f.dtype), ops.cast(weights[:, None], f.dtype)
         of_matrix = products.exact_product(rounded, f * column, transpose_a=True)
         of_shift = [products.exact_product(ops.cast(weights[None], slopes.dtype), slopes)[0] for _ in shifts]
-        return (loss, of_matrix, *of_shift), (chosen, products.product(rounded, m) * column)
+        return products.product(rounded, m) * column, of_matrix, *of_shift
+
+    def of_some(f, labels, weights, *shared):
+        """Sums over some rows, of losses and of slopes of what all rows share; and what each row has of its own."""
+        losses, slopes, chosen = entropies(f, labels, *shared)
+        loss = ops.sum(losses * weights)
+        if not training:
+            return (loss,), (chosen,)
+        of_features, *of_shared = of_slopes(slopes, weights, f, *shared)
+        return (loss, *of_shared), (chosen, of_features)
 
     def of_all(f, *shared):
         if rows == count:
@@ -74,15 +85,19 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
     def total(*learnt):
         f, *shared = learnt
         shared = [ops.pad(x, [[0, idle]] + [[0, 0]] * (len(x.shape) - 1)) if idle else x for x in shared]
-        (loss, *slopes), (chosen, *of_features) = of_all(f, *shared)
-        slopes = [slope[:classes] for slope in slopes]
+        if at_once:
+            losses, slopes, chosen = entropies(f, labels, *shared)
+            loss = ops.sum(losses * weights)
+        else:
+            (loss, *of_shared), (chosen, *of_features) = of_all(f, *shared)
 
         def gradient(*above):
             above = keras.tree.flatten(above)[0]  # of the loss; JAX gives one tuple
-            return tuple(
-                ops.cast(slope * ops.cast(above, slope.dtype), x.dtype)
-                for slope, x in zip((*of_features, *slopes), learnt, strict=True)
-            )
+            if at_once:
+                found = of_slopes(slopes, weights * above, f, *shared)
+            else:
+                found = [slope * ops.cast(above, slope.dtype) for slope in (*of_features, *of_shared)]
+            return tuple(ops.cast(slope[: x.shape[0]], x.dtype) for slope, x in zip(found, learnt, strict=True))
 
         return (loss, chosen), gradient
 

@@ -18,7 +18,7 @@ class Unprojected(Attention):
         return 1, self.key_dim, self.value_dim
 
     def output_of(self, mean):
-        return mean[:, :, 0]  # (B, T, E)
+        return ops.squeeze(mean, 2)  # (B, T, E)
 
     def compute_output_shape(self, query_shape, context_shape=None):
         return (*query_shape[:-1], (context_shape or query_shape)[-1])

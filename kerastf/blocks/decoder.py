@@ -13,9 +13,12 @@ class _Loop:
     def __init__(self, decoder):
         self.decoder = decoder
         self.compute_dtype = decoder.compute_dtype
-        self.output_size = decoder.dim
         self.memory = None
         self.choose = None  # features to the next embedding, where the decoder may read its own output
+
+    @property
+    def output_size(self):
+        return self.decoder.dim if self.choose else self.decoder.joined
 
     @property
     def state_size(self):
@@ -27,8 +30,11 @@ class _Loop:
         if self.choose:
             x, coin = x[:, : decoder.dim], x[:, decoder.dim :]
             x = ops.where(coin > 0.5, x, states[-1])  # heads: the truth; tails: what the decoder said itself
-        features, after = decoder.advance(x, list(states[: len(decoder.state_sizes)]), self.memory)
-        return features, [*after, *([self.choose(features)] if self.choose else [])]
+        joined, after = decoder.look(x, list(states[: len(decoder.state_sizes)]), self.memory)
+        if not self.choose:
+            return joined, after  # one product mixes all steps
+        features = decoder.mix(joined)
+        return features, [*after, self.choose(features)]
 
     __call__ = call
 
@@ -96,7 +102,8 @@ class AttentionDecoder(keras.layers.Layer):
         for cell in self.cells:
             cell.build((batch, below))
             below = cell.output_size
-        self.mix.build((batch, x_shape[1], self.units + width))
+        self.joined = self.units + width
+        self.mix.build((batch, x_shape[1], self.joined))
 
     def call(self, x, context, states, context_mask=None, training=None):
         memory = self.remember(context, context_mask)
@@ -136,11 +143,12 @@ class AttentionDecoder(keras.layers.Layer):
             for cell, own in zip(self.cells, self._by_cell(states), strict=True):
                 loop = keras.layers.RNN(cell, return_sequences=True, dtype=self.dtype_policy)
                 outputs = loop.call(outputs, initial_state=own)  # (B, T, U)
-            return self._mixed(outputs, memory)
+            return self.mix(self._joined(outputs, memory))  # (B, T, C)
         cell = _Loop(self)
         cell.memory, cell.choose = memory, choose
         loop = keras.layers.RNN(cell, return_sequences=True, dtype=self.dtype_policy)
-        return loop.call(x, initial_state=states)  # (B, T, C)
+        found = loop.call(x, initial_state=states)  # (B, T, U + E), or (B, T, C) with `choose`
+        return found if choose else self.mix(found)  # (B, T, C)
 
     def _by_cell(self, states):
         states, found = list(states), []
@@ -149,28 +157,33 @@ class AttentionDecoder(keras.layers.Layer):
             states = states[count:]
         return found
 
-    def _mixed(self, outputs, memory):
-        """`o = tanh(W [s; c])` for outputs `(B, T, U)` of the top cell that ask for their own context."""
+    def _joined(self, outputs, memory):
+        """`[s; c]` for outputs `(B, T, U)` of the top cell that ask for their own context."""
         context, _ = self.attention.step(outputs, memory, 0)  # (B, T, E)
-        return self.mix(ops.concatenate([outputs, ops.cast(context, outputs.dtype)], axis=-1))  # (B, T, C)
+        return ops.concatenate([outputs, ops.cast(context, outputs.dtype)], axis=-1)  # (B, T, U + E)
 
     def advance(self, x, states, memory):
         """One step: the previous token's embedding `(B, C)` to features `(B, C)`, and the states after it."""
+        joined, states = self.look(x, states, memory)
+        return self.mix(joined), states
+
+    def look(self, x, states, memory):
+        """As `advance`, but output and context `(B, U + E)`, not mixed yet."""
         states = [ops.cast(s, self.compute_dtype) for s in states]
         h, context = x, None
         if self.input_feeding:
             context, _ = self.attention.step(states[-1][:, None], memory, 0)  # (B, 1, E)
-            context = ops.cast(context[:, 0], x.dtype)
+            context = ops.cast(ops.squeeze(context, 1), x.dtype)
             h = ops.concatenate([x, context], axis=-1)  # (B, C + E)
         after = []
         for cell, own in zip(self.cells, self._by_cell(states), strict=True):
             h, new = cell(h, own)  # (B, U)
             after += keras.tree.flatten(new)
         if context is None:
-            features = self._mixed(h[:, None], memory)[:, 0]
+            joined = ops.squeeze(self._joined(h[:, None], memory), 1)
         else:
-            features = self.mix(ops.concatenate([h, context], axis=-1))  # (B, C)
-        return features, [*after, h]
+            joined = ops.concatenate([h, context], axis=-1)  # (B, U + E)
+        return joined, [*after, h]
 
     def init_state(self, context, states, context_mask=None):
         """The decoding state before the first token."""

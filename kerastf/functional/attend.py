@@ -108,12 +108,17 @@ def heads_apart(x, heads):
 
 def heads_first(x):
     """`(B, S, K, D)` to `(B, K, S, D)`, and back."""
+    if x.shape[1] == 1:
+        return ops.expand_dims(ops.squeeze(x, 1), 2)  # nothing to move
+    if x.shape[2] == 1:
+        return ops.expand_dims(ops.squeeze(x, 2), 1)
     return ops.transpose(x, (0, 2, 1, 3))
 
 
 def additive_scores(query, key, vector):
     """`v tanh(q + k)` for one head: queries `(B, T, 1, D)`, keys `(B, S, 1, D)`, vector `(D,)`: `(B, 1, T, S)`."""
-    total = ops.tanh(ops.expand_dims(query[:, :, 0], 2) + ops.expand_dims(key[:, :, 0], 1))  # (B, T, S, D)
+    # Squeezed, not cut out: the gradient of a cut is a tensor of zeros to write into.
+    total = ops.tanh(query + ops.expand_dims(ops.squeeze(key, 2), 1))  # (B, T, S, D)
     # As a product of two matrices: a sum over `total * vector` would write that down, and twice more going back.
     scores = ops.matmul(ops.reshape(total, (-1, total.shape[-1])), vector[:, None])  # (B T S, 1)
     return ops.reshape(scores, (-1, 1, *ops.shape(total)[1:3]))  # (B, 1, T, S)

@@ -1,5 +1,7 @@
 """The loss from features equals that of all logits, forward and backward, and `fit` uses it where it may."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import kerastf
-from kerastf import chunked_loss
+from kerastf import chunked_loss, kernels
 from kerastf.blocks.head import LanguageModel
 from kerastf.models import from_features
 from kerastf.models.gpt import GPT
@@ -20,9 +22,9 @@ from kerastf.models.gpt import GPT
 @settings(max_examples=examples(12, 25), deadline=None, derandomize=True)
 @given(
     rows=st.integers(1, 40), vocab=st.integers(2, 30), logits=st.sampled_from([8, 64, 10_000]), shift=st.booleans(),
-    unknown=st.booleans(), seed=st.integers(0, 99),
+    unknown=st.booleans(), fitting=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_the_loss_from_features_equals_that_of_all_logits(rows, vocab, logits, shift, unknown, seed):
+def test_the_loss_from_features_equals_that_of_all_logits(rows, vocab, logits, shift, unknown, fitting, seed):
     features, matrix, moved = arrays(seed, (rows, 6), (vocab, 6), (vocab,))
     rng = np.random.default_rng(seed)
     labels, weights = rng.integers(0, vocab, rows).astype("int32"), rng.random(rows).astype("float32")
@@ -49,11 +51,38 @@ def test_the_loss_from_features_equals_that_of_all_logits(rows, vocab, logits, s
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunked_loss, "LOGITS", logits)
-        got, want = run(pieces), run(whole)
+        with kernels.fusing() if fitting else contextlib.nullcontext():
+            got = run(pieces)
+        want = run(whole)
     assert float(got[0]) == pytest.approx(float(want[0]), rel=1e-5, abs=1e-5)
     np.testing.assert_array_equal(got[1], want[1])
     for a, b in zip(got[2], want[2], strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 4, None])
+@pytest.mark.parametrize("scale", [1e-3, 5.0, 1e4])
+def test_cross_entropies_in_fit_equal_those_of_numpy(rows, scale):
+    (logits,) = arrays(3, (rows or 5, 7))
+    logits, labels = logits * scale, np.arange(rows or 5).astype("int32") % 7
+    logits[0, 6] = -np.inf  # a class that cannot be
+
+    @tf.function(input_signature=[tf.TensorSpec((rows, 7)), tf.TensorSpec((rows,), "int32")], autograph=False)
+    def traced(logits, labels):
+        return kernels.cross_entropies(tf.identity(logits), labels, 7)
+
+    given = tf.constant(logits)
+    with kernels.fusing():
+        losses, slopes, chosen = traced(given, labels)
+    kinds = [op.type for op in traced.get_concrete_function().graph.get_operations()]
+    assert "InplaceSub" in kinds and "SparseSoftmaxCrossEntropyWithLogits" not in kinds
+    shifted = logits.astype("float64") - logits.max(-1, keepdims=True)
+    shares = np.exp(shifted) / np.exp(shifted).sum(-1, keepdims=True)
+    want = np.log(np.exp(shifted).sum(-1)) - shifted[np.arange(len(labels)), labels]
+    np.testing.assert_allclose(losses, want, rtol=1e-6, atol=1e-6 * max(1, scale / 10))
+    np.testing.assert_allclose(slopes, shares - np.eye(7)[labels], atol=1e-6)
+    np.testing.assert_array_equal(chosen, logits.argmax(-1))
+    np.testing.assert_array_equal(given, logits)  # what was given is not written over
 
 
 @given(count=st.integers(0, 200), most=st.integers(1, 90), unknown=st.booleans())

@@ -550,9 +550,14 @@ def test_cells_whose_states_are_wrong():
             h = ops.cast(GRU.advance(self, projected, states)[0], "float32")
             return h, [h]
 
+    @planted("cell", GRU, supports=())
+    class Doubles:
+        def project(self, x):
+            return 2 * GRU.project(self, x)
+
     words = {
         Grows: "the states have shapes", Narrow: "before a step the states have shapes", Wide: "output_size says 5",
-        Unbiased: "differ from call", Half: "it has only one of them", Promotes: "under mixed_bfloat16 a state",
+        Doubles: "the sum of parts differs from project", Unbiased: "differ from call", Half: "it has only one of them", Promotes: "under mixed_bfloat16 a state",
     }  # fmt: skip
     for cls, text in words.items():
         with pytest.raises(ContractError, match=text) as caught:

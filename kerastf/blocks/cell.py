@@ -3,8 +3,12 @@
 A cell is a Keras RNN cell: `call(x, states) -> (output, states)` for one step. Ours also split the step in two, so
 that a loop over time does not repeat what needs no loop: `project(x)` is the part of the input, for a whole sequence
 in one matrix product, and `advance(projected, states)` the recurrent rest of one step. A cell may also offer
-`sweep(x, states)`, a whole sequence at once by a kernel of the hardware, or None where there is no such kernel.
+`sweep(x, states)`, a whole sequence at once by a kernel of the hardware, or None where there is no such kernel, and
+`parts(widths)`, for inputs of which only some are known before the loop.
 """
+
+import functools
+import itertools
 
 import keras
 from keras import ops
@@ -49,6 +53,21 @@ class Cell(keras.layers.Layer):
         """The input's part of a step: `(..., C)` to `(..., G U)`, for one step or a whole sequence."""
         x = ops.cast(x, self.compute_dtype)
         return ops.matmul(x, self._weight(self.kernel)) + self._weight(self.bias)  # (..., G U)
+
+    def parts(self, widths):
+        """For inputs of these widths side by side, a function for each; `project` is the sum of what they give.
+
+        Why: what is known before a loop needs no loop, though another part of the input be found in it.
+        """
+        ends = list(itertools.accumulate(widths))
+        kernels = ops.split(self._weight(self.kernel), ends[:-1], axis=0)
+        bias = self._weight(self.bias)
+
+        def part(i, x):
+            projected = ops.matmul(ops.cast(x, self.compute_dtype), kernels[i])
+            return projected if i else projected + bias
+
+        return [functools.partial(part, i) for i in range(len(widths))]
 
     def advance(self, projected, states):
         """The rest of one step.

@@ -14,6 +14,7 @@ class _Loop:
         self.decoder = decoder
         self.compute_dtype = decoder.compute_dtype
         self.memory = None
+        self.of_context = None  # the context's part of the lowest cell's input, where inputs come with theirs
         self.choose = None  # features to the next embedding, where the decoder may read its own output
 
     @property
@@ -30,7 +31,7 @@ class _Loop:
         if self.choose:
             x, coin = x[:, : decoder.dim], x[:, decoder.dim :]
             x = ops.where(coin > 0.5, x, states[-1])  # heads: the truth; tails: what the decoder said itself
-        joined, after = decoder.look(x, list(states[: len(decoder.state_sizes)]), self.memory)
+        joined, after = decoder.look(x, list(states[: len(decoder.state_sizes)]), self.memory, self.of_context)
         if not self.choose:
             return joined, after  # one product mixes all steps
         features = decoder.mix(joined)
@@ -146,6 +147,9 @@ class AttentionDecoder(keras.layers.Layer):
             return self.mix(self._joined(outputs, memory))  # (B, T, C)
         cell = _Loop(self)
         cell.memory, cell.choose = memory, choose
+        if choose is None and hasattr(self.cells[0], "parts"):
+            of_x, cell.of_context = self.cells[0].parts([self.dim, self.joined - self.units])
+            x = of_x(x)  # (B, T, G U)
         loop = keras.layers.RNN(cell, return_sequences=True, dtype=self.dtype_policy)
         found = loop.call(x, initial_state=states)  # (B, T, U + E), or (B, T, C) with `choose`
         return found if choose else self.mix(found)  # (B, T, C)
@@ -167,17 +171,20 @@ class AttentionDecoder(keras.layers.Layer):
         joined, states = self.look(x, states, memory)
         return self.mix(joined), states
 
-    def look(self, x, states, memory):
-        """As `advance`, but output and context `(B, U + E)`, not mixed yet."""
+    def look(self, x, states, memory, of_context=None):
+        """As `advance`, but output and context `(B, U + E)`, not mixed yet.
+
+        With `of_context`, the context's part of what the lowest cell's `project` gives, `x` is the embedding's.
+        """
         states = [ops.cast(s, self.compute_dtype) for s in states]
         h, context = x, None
         if self.input_feeding:
             context, _ = self.attention.step(states[-1][:, None], memory, 0)  # (B, 1, E)
             context = ops.cast(ops.squeeze(context, 1), x.dtype)
-            h = ops.concatenate([x, context], axis=-1)  # (B, C + E)
+            h = x + of_context(context) if of_context else ops.concatenate([x, context], axis=-1)  # (B, G U or C + E)
         after = []
-        for cell, own in zip(self.cells, self._by_cell(states), strict=True):
-            h, new = cell(h, own)  # (B, U)
+        for i, (cell, own) in enumerate(zip(self.cells, self._by_cell(states), strict=True)):
+            h, new = (cell.advance if of_context and i == 0 else cell)(h, own)  # (B, U)
             after += keras.tree.flatten(new)
         if context is None:
             joined = ops.squeeze(self._joined(h[:, None], memory), 1)

@@ -180,7 +180,7 @@ def weights(subject):
         raise Broken("with causal=True, a weight on a later position is not zero")
 
 
-@check("states", ("cell",), "states keep shape and dtype, Keras runs it, and project with advance equals call")
+@check("states", ("cell",), "states keep shape and dtype, Keras runs it, and its parts equal call")
 def states(subject):
     layer = subject.make()
     batch, total = 3, LENGTH
@@ -210,6 +210,10 @@ def states(subject):
         gap = difference(_advanced(layer, x)[0], want)
         if gap > TOLERANCE:
             raise Broken(f"project and then advance differ from call by {gap:.2g}")
+        if hasattr(layer, "parts"):
+            gap = difference(_in_parts(layer, x), layer.project(ops.convert_to_tensor(x)))
+            if gap > TOLERANCE:
+                raise Broken(f"the sum of parts differs from project by {gap:.2g}")
         rounded = subject.make(dtype="mixed_bfloat16")
         for leaf in tree.flatten(_advanced(rounded, x[:, :1])[1]):
             if keras.backend.standardize_dtype(leaf.dtype) != "bfloat16":
@@ -236,6 +240,12 @@ def _advanced(layer, x):
         output, state = layer.advance(projected[:, t], state)
         outputs.append(output)
     return ops.stack(outputs, axis=1), state
+
+
+def _in_parts(layer, x):
+    """What `project` gives, from one channel and from the others."""
+    ones, others = layer.parts([1, x.shape[-1] - 1])
+    return ones(ops.convert_to_tensor(x[..., :1])) + others(ops.convert_to_tensor(x[..., 1:]))
 
 
 @check("offset", ("position",), "an index shifts the positions")

@@ -9,7 +9,7 @@ from typing import Literal
 import keras
 from keras import ops
 
-from kerastf import functional
+from kerastf import functional, lookups
 from kerastf.blocks.dense import Dense
 from kerastf.registry import register
 
@@ -62,7 +62,7 @@ class Token(keras.layers.Layer):
         )
 
     def call(self, tokens):
-        return ops.take(self.matrix, ops.cast(tokens, "int32"), axis=0)  # (B, T, C)
+        return lookups.rows(self.matrix, tokens)  # (B, T, C)
 
     def compute_mask(self, inputs, previous_mask=None):
         return None

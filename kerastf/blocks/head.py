@@ -10,7 +10,7 @@ from typing import Literal
 import keras
 from keras import ops
 
-from kerastf import chunked_loss, functional, halves, replicas
+from kerastf import chunked_loss, functional, halves, lookups, replicas
 from kerastf.blocks.dropout import Dropout
 from kerastf.blocks.losses import RowCrossEntropy, TokenAccuracy, TokenCrossEntropy, token_weights
 from kerastf.registry import register
@@ -100,8 +100,9 @@ class LanguageModel(keras.layers.Layer):
         weights = weights / ops.maximum(replicas.total(ops.sum(weights)), 1e-7)
         labels = labels if self.pad_id is None else ops.where(labels == self.pad_id, 0, labels)
         flat = ops.reshape(features, (-1, features.shape[-1]))  # (N, C)
+        matrix = lookups.whole(self._matrix()) if training else self._matrix()
         loss, chosen = chunked_loss.cross_entropy(
-            flat, ops.cast(self._matrix(), flat.dtype), self.shift if self.bias else None, ops.reshape(labels, (-1,)),
+            flat, ops.cast(matrix, flat.dtype), self.shift if self.bias else None, ops.reshape(labels, (-1,)),
             ops.reshape(weights, (-1,)), training=training,
         )  # fmt: skip
         return loss, ops.reshape(chosen, ops.shape(labels))

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from arrays import arrays
 
-import kerastf
+import kerastf.blocks.embedding
 from kerastf import kernels, lookups
 
 TOKENS = np.array([[1, 4, 1], [0, 4, 4]], "int32")  # some of them more than once
@@ -79,6 +79,20 @@ def test_a_training_is_the_same_with_and_without_a_loan(monkeypatch, family, met
     monkeypatch.setattr(lookups, "rows", lambda variable, tokens: keras.ops.take(variable, tokens, axis=0))
     for one, other in zip(found, trained(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(("policy", "lent"), [("float32", True), ("mixed_bfloat16", False)])
+def test_half_precision_lends_nothing(policy, lent):
+    block = kerastf.blocks.embedding.Token(6, 4, dtype=policy)
+    block.build((2, 3))
+
+    @tf.function(autograph=False)
+    def traced(tokens):
+        block(tokens)
+        return lookups.whole(block.matrix) is not block.matrix
+
+    with kernels.fusing():
+        assert bool(traced(TOKENS)) == lent
 
 
 def test_a_loan_keeps_no_variable():

@@ -180,7 +180,7 @@ def weights(subject):
         raise Broken("with causal=True, a weight on a later position is not zero")
 
 
-@check("states", ("cell",), "states keep shape and dtype, Keras runs it, and its parts equal call")
+@check("states", ("cell",), "states keep shape and dtype, Keras runs it, and project, parts and advance equal call")
 def states(subject):
     layer = subject.make()
     batch, total = 3, LENGTH
@@ -244,8 +244,8 @@ def _advanced(layer, x):
 
 def _in_parts(layer, x):
     """What `project` gives, from one channel and from the others."""
-    ones, others = layer.parts([1, x.shape[-1] - 1])
-    return ones(ops.convert_to_tensor(x[..., :1])) + others(ops.convert_to_tensor(x[..., 1:]))
+    first, others = layer.parts([1, x.shape[-1] - 1])
+    return first(ops.convert_to_tensor(x[..., :1])) + others(ops.convert_to_tensor(x[..., 1:]))
 
 
 @check("offset", ("position",), "an index shifts the positions")

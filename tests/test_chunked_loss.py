@@ -85,6 +85,14 @@ def test_cross_entropies_in_fit_equal_those_of_numpy(rows, scale):
     np.testing.assert_array_equal(given, logits)  # what was given is not written over
 
 
+@pytest.mark.parametrize("label", [-1, 7])
+def test_a_label_that_is_no_class_is_refused_in_fit(label):
+    (logits,) = arrays(3, (4, 7))
+    traced = tf.function(lambda logits, labels: kernels.cross_entropies(logits, labels, 7)[:2], autograph=False)
+    with kernels.fusing(), pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+        traced(tf.constant(logits), np.array([0, label, 2, 3], "int32"))
+
+
 @given(count=st.integers(0, 200), most=st.integers(1, 90), unknown=st.booleans())
 def test_pieces_hold_all_rows_and_little_else(count, most, unknown):
     pieces, rows = map(int, chunked_loss._cut(ops.convert_to_tensor(count) if unknown else count, most))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kerastf import garbage, registry
+from kerastf import building, garbage, registry
 from kerastf.errors import FileFormatError, PluginError
 from kerastf.plugins import only
 
@@ -245,7 +245,8 @@ def load_model(path: "str | Path", *, plugins: str | Collection[str] = "all", co
             ) from None
         import keras
 
-        return keras.saving.load_model(str(path), compile=compile, safe_mode=True)
+        with building.quickly():
+            return keras.saving.load_model(str(path), compile=compile, safe_mode=True)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,8 @@ import contextvars
 import keras
 from keras import ops
 
+from kerastf import building
+
 
 def compiled(function, owner):
     """Compiles a tensor function that reads the variables of `owner`: XLA on TensorFlow and JAX, eager on PyTorch.
@@ -365,7 +367,8 @@ def build_optimizer(model):
     if keras.backend.backend() == "tensorflow" and model.compiled and model.optimizer is not None:
         with model.distribute_strategy.scope():
             if not model.optimizer.built:
-                model.optimizer.build(model.trainable_variables)
+                with building.quickly():
+                    model.optimizer.build(model.trainable_variables)
 
 
 def build_metrics(model, batch):

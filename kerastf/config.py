@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kerastf import evolution, garbage, registry
+from kerastf import building, evolution, garbage, registry
 from kerastf.errors import FileFormatError, UnknownNameError
 from kerastf.registry import did_you_mean, nearest
 from kerastf.schema import Problems, check_options, options_of, plain, short
@@ -46,7 +46,8 @@ def build_model(id: str, *, config: "str | Path | Mapping[str, Any] | None" = No
     with garbage.later():
         cls = registry.resolve("model", entry.id)
         plan(cls, merged, subject=id)
-        return cls(**merged)
+        with building.quickly():
+            return cls(**merged)
 
 
 def preset_of(entry: Any, id: str) -> dict[str, Any]:

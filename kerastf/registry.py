@@ -72,11 +72,14 @@ def entries(kind: str | None = None) -> list[Entry]:
     """Every entry that is known, built-ins first, in the order of its id. Imports nothing."""
     if kind is not None:
         require_kind(kind)
+    found = [e for e in _all() if kind is None or e.kind == kind]
+    return sorted(found, key=lambda e: (KINDS.index(e.kind), e.namespace != BUILT_IN, e.id))
+
+
+def _all() -> list[Entry]:
     found = [e for p in plugins.discover().values() for e in p.entries]
     with _lock:
-        found += _local.values()
-    found = [e for e in found if kind is None or e.kind == kind]
-    return sorted(found, key=lambda e: (KINDS.index(e.kind), e.namespace != BUILT_IN, e.id))
+        return [*found, *_local.values()]
 
 
 def find(kind: str, id: str) -> Entry:
@@ -89,15 +92,16 @@ def find(kind: str, id: str) -> Entry:
     require_kind(kind)
     namespace, name, _ = split_id(id)
     spaces = [BUILT_IN, LOCAL] if namespace is None else [namespace]
-    known = {(e.namespace, e.name): e for e in entries(kind)}
+    same = {e.namespace: e for e in _all() if e.name == name and e.kind == kind}
     for space in spaces:
-        if (space, name) in known:
-            return _told(known[space, name])
-    for entry in known.values():
+        if space in same:
+            return _told(same[space])
+    known = entries(kind)
+    for entry in known:
         if entry.namespace in spaces and name in aliases(entry):
             evolution.warn_once(f"The {kind} `{id}` is called `{entry.id}` now.")
             return _told(entry)
-    raise _missing(kind, id, namespace, name, list(known.values()))
+    raise _missing(kind, id, namespace, name, known)
 
 
 def aliases(entry: Entry) -> tuple[str, ...]:

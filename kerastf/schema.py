@@ -1,5 +1,6 @@
 """Signatures as schemas: parameter names are the options of a class, annotations their types."""
 
+import functools
 import inspect
 import numbers
 import types
@@ -63,16 +64,24 @@ class Problems:
         raise ConfigError(message, texts)
 
 
-def options_of(cls: type) -> dict[str, inspect.Parameter]:
+def options_of(cls: type) -> Mapping[str, inspect.Parameter]:
     """The options of a class: the parameters of its constructor, less `self` and `**kwargs`."""
-    parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
-    return {p.name: p for p in list(parameters)[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return _parameters(cls.__init__)  # type: ignore[misc]
+
+
+@functools.lru_cache(maxsize=512)  # a model asks for those of a block at every depth
+def _parameters(constructor: Any) -> Mapping[str, inspect.Parameter]:
+    found = list(inspect.signature(constructor).parameters.values())[1:]
+    return types.MappingProxyType({p.name: p for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)})
+
+
+_hints = functools.lru_cache(maxsize=512)(typing.get_type_hints)
 
 
 def check_options(cls: type, given: Mapping[str, Any], subject: str, problems: Problems) -> None:
     """Notes unknown options, wrong types and missing values of one constructor call."""
     known = options_of(cls)
-    hints = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
+    hints = _hints(cls.__init__)  # type: ignore[misc]
     suggested: set[str] = set()
     for name, value in given.items():
         if name in known:

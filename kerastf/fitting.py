@@ -68,7 +68,7 @@ def one_pass_adam(optimizer):
 
     by_steps, decay_by_steps = inner._backend_update_step, inner._apply_weight_decay
 
-    def fits(variables, gradients=()):
+    def fits(variables, gradients):
         return (
             tf.distribute.get_strategy().num_replicas_in_sync == 1
             and all(v.dtype == "float32" for v in variables)
@@ -77,7 +77,10 @@ def one_pass_adam(optimizer):
 
     def update(gradients, variables, learning_rate):
         if not fits(variables, gradients):
-            return by_steps(gradients, variables, learning_rate)
+            decay_by_steps(variables)
+            by_steps(gradients, variables, learning_rate)
+            return
+        share = tf.cast(learning_rate, "float32") * (inner.weight_decay or 0.0)
         step = tf.cast(inner.iterations.value + 1, "float32")
         shared = {
             "beta1_power": tf.pow(inner.beta_1, step), "beta2_power": tf.pow(inner.beta_2, step),
@@ -88,15 +91,13 @@ def one_pass_adam(optimizer):
             number = inner._get_variable_index(variable)
             held = variable, inner._momentums[number], inner._velocities[number]
             var, m, v = (x.value.handle for x in held)
+            if inner.weight_decay and inner._use_weight_decay(variable):
+                with tf.control_dependencies([tf.identity(gradient)]):  # a step that fails has changed nothing
+                    variable.value.assign(variable.value * (1 - share))  # as good as in place: the product is moved in
             tf.raw_ops.ResourceApplyAdam(var=var, m=m, v=v, grad=gradient, **shared)
 
     def decay(variables):
-        if inner.weight_decay is None or not fits(variables):
-            return decay_by_steps(variables)
-        share = tf.cast(inner.learning_rate, "float32") * inner.weight_decay
-        for variable in variables:
-            if inner._use_weight_decay(variable):
-                variable.value.assign(variable.value * (1 - share))  # as good as in place: the product is moved in
+        """Nothing: `update` does it, each variable when its turn comes."""
 
     try:
         object.__setattr__(inner, "_backend_update_step", update)  # a plain assignment would be tracked by Keras

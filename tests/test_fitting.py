@@ -35,6 +35,18 @@ def test_adam_in_one_pass_takes_the_steps_of_keras(optimizer):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7)
 
 
+def test_a_step_that_fails_changes_no_weight():
+    model = kerastf.create_model("gpt", vocab_size=5, max_length=4, dim=8, num_layers=1, num_heads=2)
+    model.compile("adamw")
+    good, bad = np.ones((2, 3), "int32"), np.full((2, 3), 7, "int32")
+    model.fit(good, good, verbose=0)
+    before = [ops.convert_to_numpy(w).copy() for w in model.weights]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        model.fit(tf.data.Dataset.from_tensors((good, bad)), shuffle=False, verbose=0)
+    for kept, weight in zip(before, model.weights, strict=True):
+        np.testing.assert_array_equal(ops.convert_to_numpy(weight), kept)
+
+
 @pytest.mark.parametrize("feed", ["arrays", "generator", "dataset"])
 def test_only_what_keras_feeds_goes_without_the_tuner(monkeypatch, feed):
     seen = []

@@ -105,3 +105,59 @@ def one_pass_adam(optimizer):
         yield
     finally:
         del inner._backend_update_step, inner._apply_weight_decay
+
+
+def can_update_rows(model):
+    """Whether `adagrad_rows` does what the model's optimizer would do: Adagrad without extras, on TensorFlow."""
+    optimizer = model.optimizer
+    extras = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay", "gradient_accumulation_steps",
+              "loss_scale_factor")  # fmt: skip
+    return (
+        keras.backend.backend() == "tensorflow"
+        and type(optimizer) is keras.optimizers.Adagrad
+        and not optimizer.use_ema
+        and not any(getattr(optimizer, e) for e in extras)
+        and model.dtype_policy.name == "float32"
+        and model.distribute_strategy.num_replicas_in_sync == 1
+        and len(model.trainable_variables) == 2
+    )
+
+
+def adagrad_rows(function, optimizer):
+    """One step of Adagrad that reads and writes only the rows of matrices that a loss looks at. TensorFlow only.
+
+    Why: TensorFlow has one operation for what Keras does in a dozen, and the optimizer's private variables are needed
+    for it. Two gradients of one row are summed first, as in a dense gradient.
+
+    Args:
+        function: Takes `take(variable, rows)`, by which it reads rows; returns a scalar to differentiate, a factor to
+            its gradients, and what this function returns.
+        optimizer: A Keras Adagrad; its accumulators and its count of steps are used.
+    """
+    import tensorflow as tf
+
+    read = []
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+
+        def take(variable, rows):
+            taken = tf.gather(variable.value, rows)
+            tape.watch(taken)
+            read.append((variable, rows, taken))
+            return taken
+
+        loss, factor, result = function(take)
+    gradients = tape.gradient(loss, [taken for _, _, taken in read])
+    rate, epsilon = tf.cast(optimizer.learning_rate, "float32"), optimizer.epsilon**0.5
+    for variable in {id(v): v for v, _, _ in read}.values():
+        parts = [(r, g) for (v, r, _), g in zip(read, gradients, strict=True) if v is variable]
+        rows = tf.concat([tf.reshape(r, [-1]) for r, _ in parts], 0)
+        gradient = tf.concat([tf.reshape(g, [-1, variable.shape[-1]]) for _, g in parts], 0)
+        rows, places = tf.unique(rows)
+        gradient = factor * tf.math.unsorted_segment_sum(gradient, places, tf.size(rows))
+        accumulator = optimizer._accumulators[optimizer._get_variable_index(variable)]
+        tf.raw_ops.ResourceSparseApplyAdagradV2(
+            var=variable.value.handle, accum=accumulator.value.handle, lr=rate, epsilon=epsilon, grad=gradient,
+            indices=rows,
+        )  # fmt: skip
+    optimizer.iterations.assign_add(1)
+    return result

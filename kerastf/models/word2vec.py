@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import compat, config, functional, replicas, text, vectors
+from kerastf import compat, config, fitting, functional, replicas, text, vectors
 from kerastf.config import create_block
 from kerastf.errors import InputError
 from kerastf.models.base import Model
@@ -170,7 +170,7 @@ class Word2Vec(Model):
         x, y, _ = keras.utils.unpack_x_y_sample_weight(arguments[-1])
         windows = _are_windows(y)
         if windows and self._updates_rows():
-            loss = compat.adagrad_rows(lambda take: self._window_loss(x, y, take, fast=True), self.optimizer)
+            loss = fitting.adagrad_rows(lambda take: self._window_loss(x, y, take, fast=True), self.optimizer)
             self._loss_tracker.update_state(loss)
             return {"loss": self._loss_tracker.result()}
         with self._reading(windows):
@@ -203,7 +203,7 @@ class Word2Vec(Model):
         """Whether a step can read and change only the rows of its words."""
         blocks = (self.options["embedding"], self.options["head"])
         names = [b["name"] if isinstance(b, dict) else b for b in blocks]
-        return names == ["token", "negative_sampling"] and compat.can_update_rows(self)
+        return names == ["token", "negative_sampling"] and fitting.can_update_rows(self)
 
     def _window_loss(self, tokens, reach, take, fast=False):
         """Mean loss per pair; a batch counts by the share of its centres that have a window.

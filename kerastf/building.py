@@ -1,9 +1,12 @@
 """Layers and variables, made in less time; they come out the same."""
 
 import contextlib
+import functools
 import inspect
+import itertools
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,9 +19,10 @@ def quickly() -> Iterator[None]:
     """Within the block, layers and variables are made in less time on TensorFlow; elsewhere nothing changes.
 
     Why: whatever is assigned to a layer is examined for weights by Keras and twice by TensorFlow, and nearly all of it
-    is flags and numbers. And a variable with a new name is a new kernel to TensorFlow, which takes twice as long to
-    make as the rest of the variable; here all of them have one name. It is TensorFlow's own: what Keras calls a
-    variable, and where it says it stands, are as ever.
+    is flags, numbers and lists of them. Keras reads the signatures of a layer's methods for each layer anew. And a
+    variable with a new name is a new kernel to TensorFlow, which takes twice as long to make as the rest of the
+    variable; here all of them have one name. It is TensorFlow's own: what Keras calls a variable, and where it says
+    it stands, are as ever.
     """
     import keras
 
@@ -31,42 +35,188 @@ def quickly() -> Iterator[None]:
         with tf.name_scope(""):  # the name would begin with that of the scope
             return make(**{**options, "name": "variable"})
 
-    with _shortcut.open(keras), tf.variable_creator_scope(nameless):
+    with _shortcuts.open(), tf.variable_creator_scope(nameless):
         yield
 
 
-class _Shortcut:
-    """Stands in for Keras's assignment to a layer, as long as any thread is in a block."""
+class _Variables:
+    """TensorFlow's variables: the first of a kind as TensorFlow makes it, the others like that one."""
+
+    def __init__(self, tf: Any) -> None:
+        from tensorflow.python.eager.context import anonymous_name
+
+        self.tf, self.shared_name = tf, anonymous_name()
+        self.numbers = itertools.count()
+        self.patterns: dict[Any, Any] = {}
+        self.plain = {*PLAIN, tf.TensorShape, tf.DType, tf.VariableSynchronization, tf.VariableAggregation}
+
+    def initialisation(self, whole: Callable[..., None]) -> Callable[..., None]:
+        """Keras's making of the TensorFlow variable that holds a variable's value."""
+        tf = self.tf
+
+        def initialise(variable: Any, value: Any) -> None:
+            creators = tf.compat.v1.get_default_graph()._variable_creator_stack
+            if len(creators) != 1 or not tf.executing_eagerly() or isinstance(value, tf.Variable):
+                whole(variable, value)  # others have a say: a strategy, a graph
+                return
+            value = tf.convert_to_tensor(value() if callable(value) else value, variable._dtype)
+            kind = (tuple(value.shape), value.dtype, variable.trainable, variable.aggregation, variable.synchronization)
+            pattern = self.patterns.get(kind)
+            if pattern is None:
+                whole(variable, value)
+                self.patterns[kind] = self.pattern(variable._value)
+            else:
+                variable._value = self.like(pattern, value)
+
+        return initialise
+
+    def pattern(self, first: Any) -> Any:
+        """What others of its kind have in common with this variable; None where that cannot be told."""
+        common = {name: value for name, value in vars(first).items() if name not in ("_handle", "_unique_id")}
+        known = vars(first.handle).keys() == {"_parent_trackable", "_name", "_unique_id"}
+        if len(common) != len(vars(first)) - 2 or not known or not all(type(x) in self.plain for x in common.values()):
+            return None
+        return type(first), common, first.handle._name, first.handle._handle_data
+
+    def like(self, pattern: Any, value: Any) -> Any:
+        cls, common, name, data = pattern
+        variable = object.__new__(cls)
+        variable.__dict__.update(common)
+        variable._unique_id = f"{name}_{next(self.numbers)}"
+        variable._handle = handle = self.tf.raw_ops.VarHandleOp(
+            dtype=value.dtype, shape=value.shape, shared_name=self.shared_name, debug_name="variable"
+        )
+        handle._handle_data = data
+        handle._parent_trackable = weakref.ref(variable)
+        handle._name, handle._unique_id = name, variable._unique_id
+        self.tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        return variable
+
+
+class _Shortcuts:
+    """Stand in for parts of Keras, as long as any thread is in a block."""
 
     def __init__(self) -> None:
         self.lock, self.users = threading.Lock(), 0
-        self.whole: Any = None
+        self.whole: list[tuple[Any, str, Any]] = []
 
     @contextlib.contextmanager
-    def open(self, keras: Any) -> Iterator[None]:
-        layer = keras.layers.Layer
+    def open(self) -> Iterator[None]:
         with self.lock:
             self.users += 1
             if self.users == 1:
-                self.whole = layer.__setattr__
-                layer.__setattr__ = self.beside(self.whole, frozenset((*PLAIN, keras.InputSpec, keras.DTypePolicy)))
+                self.replace()
         try:
             yield
         finally:
             with self.lock:
                 self.users -= 1
                 if not self.users:
-                    layer.__setattr__ = self.whole
+                    for owner, name, before in self.whole:
+                        setattr(owner, name, before)
 
-    @staticmethod
-    def beside(whole: Any, plain: frozenset[type]) -> Any:
-        def assign(self: Any, name: str, value: Any) -> None:
-            if type(value) in plain or name.startswith("_self_"):  # so begins what TensorFlow notes for itself
-                object.__setattr__(self, name, value)
-            else:
-                whole(self, name, value)
+    def replace(self) -> None:
+        import tensorflow as tf
+        from keras.src.backend import Variable
+        from keras.src.layers import layer
+        from keras.src.ops import operation
 
-        return assign
+        replacements = [
+            (Variable, "_initialize", _Variables(tf).initialisation(Variable._initialize)),
+            (layer.Layer, "__setattr__", _assignment(layer.Layer.__setattr__)),
+            (layer, "inspect", _inspect),
+            (operation, "inspect", _inspect),
+        ]
+        self.whole = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
+        for replacement in replacements:
+            setattr(*replacement)
 
 
-_shortcut = _Shortcut()
+_shortcuts = _Shortcuts()
+
+
+def _assignment(whole: Callable[..., None]) -> Callable[..., None]:
+    """Keras's assignment to a layer, shorter where nothing can hold a weight."""
+    import keras
+    import tensorflow as tf
+    from keras.src.utils import tracking
+
+    parts = (keras.Variable, keras.layers.Layer, keras.random.SeedGenerator)
+    trackable = tf.__internal__.tracking.Trackable
+    plain = dict.fromkeys((*PLAIN, keras.InputSpec, keras.DTypePolicy, tracking.Tracker), True)
+    containers: dict[type, Any] = {
+        tuple: None,
+        list: (tracking.TrackedList, list.extend),
+        dict: (tracking.TrackedDict, dict.update),
+        set: (tracking.TrackedSet, set.update),
+    }
+
+    def is_plain(kind: type) -> bool:
+        if kind not in plain:
+            plain[kind] = issubclass(kind, keras.initializers.Initializer) and kind.__module__.startswith("keras.")
+        return plain[kind]
+
+    def assign(self: Any, name: str, value: Any) -> None:
+        kind = type(value)
+        if is_plain(kind) or name.startswith("_self_"):  # so begins what TensorFlow notes for itself
+            object.__setattr__(self, name, value)
+        elif kind in containers and all(is_plain(type(x)) for x in (value.values() if kind is dict else value)):
+            contain(self, name, value)
+        elif isinstance(value, parts):
+            object.__setattr__(self, name, tracked(self, name, value))
+        else:
+            whole(self, name, value)
+
+    def contain(self: Any, name: str, value: Any) -> None:
+        """Assigns a container that will tell the layer of weights that are put into it."""
+        by_tensorflow = getattr(self, "_self_setattr_tracking", True)
+        if type(value) is tuple:
+            object.__setattr__(self, name, value)
+        elif tracking.is_tracking_enabled():
+            wrapper, fill = containers[type(value)]
+            if "_tracker" not in vars(self):
+                self._initialize_tracker()
+            watched = wrapper(None, self._tracker)
+            fill(watched, value)
+            if by_tensorflow and "_tracked" in vars(self):
+                list.append(self._tracked, name)
+            object.__setattr__(self, name, watched)
+        elif by_tensorflow:
+            whole(self, name, value)
+        else:
+            object.__setattr__(self, name, value)
+
+    def tracked(self: Any, name: str, value: Any) -> Any:
+        """A part of the layer, known to Keras and, once, to TensorFlow."""
+        if "_tracker" not in vars(self):
+            self._initialize_tracker()
+        value = self._tracker.track(value)
+        told = tracking.is_tracking_enabled() and getattr(self, "_self_setattr_tracking", True)
+        if told and isinstance(value, trackable) and vars(self).get(name) is not value:
+            self._track_trackable(value, name=name, overwrite=True)
+        return value
+
+    return assign
+
+
+class _Inspect:
+    """Python's module `inspect`, which remembers signatures."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(inspect, name)
+
+    def signature(self, function: Any) -> inspect.Signature:
+        if isinstance(function, types.MethodType):
+            return _signature_of_method(function.__func__)
+        return _signature(function)
+
+    getfullargspec = staticmethod(functools.lru_cache(maxsize=512)(inspect.getfullargspec))
+
+
+@functools.lru_cache(maxsize=512)
+def _signature_of_method(function: Any) -> inspect.Signature:
+    return inspect.signature(types.MethodType(function, function))  # whatever it is bound to
+
+
+_signature = functools.lru_cache(maxsize=512)(inspect.signature)
+_inspect = _Inspect()

@@ -3,6 +3,7 @@
 What the builder knows (`dim`, `num_heads`, ...) flows into the blocks' parameters of the same name.
 """
 
+import contextvars
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -33,6 +34,10 @@ class Plan:
     blocks: dict[str, list[dict[str, Any]]]
 
 
+# Of the model that is about to be built: its class, its options as given, and its plan.
+_planned: contextvars.ContextVar[list[tuple[Any, Mapping[str, Any], Plan]]] = contextvars.ContextVar("planned")
+
+
 def build_model(id: str, *, config: "str | Path | Mapping[str, Any] | None" = None, **options: Any) -> Any:
     """A model with weights as they begin; `kerastf.create_model` is this and weights from elsewhere.
 
@@ -45,9 +50,12 @@ def build_model(id: str, *, config: "str | Path | Mapping[str, Any] | None" = No
     merged = {**preset_of(entry, id), **evolution.renamed(entry, {**read_config(config), **options})}
     with garbage.later():
         cls = registry.resolve("model", entry.id)
-        plan(cls, merged, subject=id)
-        with building.quickly():
-            return cls(**merged)
+        token = _planned.set([(cls, merged, plan(cls, merged, subject=id))])
+        try:
+            with building.quickly():
+                return cls(**merged)
+        finally:
+            _planned.reset(token)
 
 
 def preset_of(entry: Any, id: str) -> dict[str, Any]:
@@ -143,12 +151,17 @@ def plan(cls: Any, options: Mapping[str, Any], subject: str = "") -> Plan:
     Raises:
         ConfigError: With all problems at once.
     """
+    defaults = {n: p.default for n, p in options_of(cls).items() if p.default is not p.empty}
+    for planned, merged, found in _planned.get([]):
+        expected = {**defaults, **merged}
+        if planned is cls and all(expected.get(k, ...) is x for k, x in options.items()):
+            _planned.get().clear()  # the model takes its plan over
+            return found
     subject = subject or cls.registry_entry.id
     problems = Problems(subject)
     given = {k: v for k, v in options.items() if k != "provenance"}
     slots: Mapping[str, bool] = cls.slots
     check_options(cls, {k: v for k, v in given.items() if k not in slots}, f"model `{subject}`", problems)
-    defaults = {n: p.default for n, p in options_of(cls).items() if p.default is not p.empty}
     full: dict[str, Any] = {
         **defaults,
         **{k: plain(v) if k not in slots else v for k, v in given.items() if k in defaults or k in options_of(cls)},

@@ -6,6 +6,7 @@ import threading
 import keras
 import numpy as np
 import pytest
+from trees import tracked
 
 import kerastf
 from kerastf import building
@@ -30,14 +31,6 @@ def trained(model):
     x = np.arange(16).reshape(2, 8) % 11
     model.fit(x, x, batch_size=2, verbose=0)
     return model
-
-
-def tracked(layer):
-    """The tree of what TensorFlow and Keras know of a layer."""
-    own = {k: type(v).__name__ for k, v in layer._trackable_children().items() if not k.startswith("_")}
-    parts = {p.name: tracked(p) for p in layer._layers}
-    held = [(v.path, tuple(v.shape), v.dtype, v.trainable) for v in layer._trainable_variables]
-    return own, held, [s.state.path for s in layer._seed_generators], parts
 
 
 BUILDS = {

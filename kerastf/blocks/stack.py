@@ -5,7 +5,7 @@ from typing import Literal
 
 import keras
 
-from kerastf import alike
+from kerastf import alike, copying
 from kerastf.config import create_block
 from kerastf.errors import InputError
 
@@ -66,19 +66,26 @@ class TransformerLayer(keras.layers.Layer):
         )
 
     def build(self, x_shape, context_shape=None, context_mask_shape=None):
-        for part in self.parts:
-            kind = part.rpartition("_")[2]
-            norm = create_block("norm", self.specs["norm"], name=f"{part}_norm", dtype=self.dtype_policy)
-            norm.build(x_shape)
-            setattr(self, f"{part}_norm", norm)
-            block = create_block(kind, self.specs[part], name=part, dtype=self.dtype_policy)
-            block.build(*((x_shape, context_shape) if part == "cross_attention" else (x_shape,)))
-            setattr(self, part, block)
+        make = functools.partial(self._make, x_shape, context_shape)
+        for name, part in copying.parts(self, (x_shape, context_shape), make).items():
+            setattr(self, name, part)
         self.skip = None
         if self.drop_path:  # one draw per row, not per channel
             self.skip = keras.layers.Dropout(
                 self.drop_path, noise_shape=(None, 1, 1), dtype=self.dtype_policy, name="skip"
             )
+
+    def _make(self, x_shape, context_shape):
+        """The blocks and their norms, by name."""
+        made = {}
+        for part in self.parts:
+            kind = part.rpartition("_")[2]
+            norm = create_block("norm", self.specs["norm"], name=f"{part}_norm", dtype=self.dtype_policy)
+            norm.build(x_shape)
+            block = create_block(kind, self.specs[part], name=part, dtype=self.dtype_policy)
+            block.build(*((x_shape, context_shape) if part == "cross_attention" else (x_shape,)))
+            made |= {f"{part}_norm": norm, part: block}
+        return made
 
     def call(self, x, context=None, mask=None, context_mask=None, training=None):
         if not training:

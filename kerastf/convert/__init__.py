@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from kerastf import compat, config, registry
+from kerastf import compat, config, copying, registry
 from kerastf.convert import hub, tensors, vocabularies, word2vec
 from kerastf.convert.base import Converter
 from kerastf.convert.export import export
@@ -95,7 +95,11 @@ def _build(converter, options, have, fresh):
         return {w.path: tuple(w.shape) for w in model.weights}
 
     try:
-        with _read_ahead(rules.values(), have, options) as made, compat.initialised_by(value):
+        with (
+            _read_ahead(rules.values(), have, options) as made,
+            compat.initialised_by(value),
+            copying.copies(rules.__contains__),
+        ):
             model = config.build_model(converter.family, **options)
     except _Misfit:
         with compat.without_allocation():  # to tell everything that does not fit
@@ -212,9 +216,10 @@ def match(converter, options, shapes, have, fresh_head=False):
             if have.shape(name) != wanted:
                 problems.append(f"{name} has shape {have.shape(name)}, not {wanted}")
         plan[path] = rule
-    known = {n for h in converter.head_tables for r in converter.rules(options, h, prefix) for n in r.theirs}
-    surplus = [n for n in have if n not in used | known and not converter.carries_nothing(n)]
-    problems += [f"{n} is not known" for n in surplus]
+    surplus = [n for n in have if n not in used and not converter.carries_nothing(n)]
+    if surplus:
+        known = {n for h in converter.head_tables for r in converter.rules(options, h, prefix) for n in r.theirs}
+        problems += [f"{n} is not known" for n in surplus if n not in known]
     if problems:
         more = f" (and {len(problems) - 12} more)" if len(problems) > 12 else ""
         raise FileFormatError(f"The tensors do not fit `{converter.family}`: {'; '.join(problems[:12])}{more}.")

@@ -116,6 +116,8 @@ class Rule:
 
     def shapes(self, shape: Iterable[int], facts: Facts) -> list[tuple[int, ...]]:
         """Their shapes for a weight of ours; no array of that size is made."""
+        if self.form is SAME and len(self.theirs) == 1:
+            return [tuple(shape)]
         return [p.shape for p in self.to_theirs(np.broadcast_to(np.float32(0), tuple(shape)), facts)]
 
 

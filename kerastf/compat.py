@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import itertools
 
 import keras
 from keras import ops
@@ -222,6 +223,18 @@ def gradients(function, variables):
         variable.value.grad = None
     function().backward()
     return [None if v.value.grad is None else ops.convert_to_numpy(v.value.grad) for v in variables]
+
+
+def split_rows(x, sizes):
+    """The rows of a matrix in groups of these sizes.
+
+    Why: on TensorFlow the gradient of slices is a matrix of zeros for each, that of a split none; and Keras's split on
+    PyTorch fails for tensors that stand for a shape alone.
+    """
+    ends = list(itertools.accumulate(sizes))
+    if keras.backend.backend() == "torch":
+        return [x[end - n : end] for n, end in zip(sizes, ends, strict=True)]
+    return ops.split(x, ends[:-1], axis=0)
 
 
 @contextlib.contextmanager

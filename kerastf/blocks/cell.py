@@ -8,7 +8,6 @@ in one matrix product, and `advance(projected, states)` the recurrent rest of on
 """
 
 import functools
-import itertools
 
 import keras
 from keras import ops
@@ -59,8 +58,7 @@ class Cell(keras.layers.Layer):
 
         Why: what is known before a loop needs no loop, though another part of the input be found in it.
         """
-        ends = list(itertools.accumulate(widths))
-        kernels = ops.split(self._weight(self.kernel), ends[:-1], axis=0)
+        kernels = compat.split_rows(self._weight(self.kernel), widths)
         bias = self._weight(self.bias)
 
         def part(i, x):

@@ -181,6 +181,8 @@ class AttentionDecoder(keras.layers.Layer):
         if self.input_feeding:
             context, _ = self.attention.step(states[-1][:, None], memory, 0)  # (B, 1, E)
             context = ops.cast(ops.squeeze(context, 1), x.dtype)
+            if x.shape[0] is not None:  # one row plus unknown many would be unknown many
+                context = ops.reshape(context, (x.shape[0], context.shape[-1]))
             h = x + of_context(context) if of_context else ops.concatenate([x, context], axis=-1)  # (B, G U or C + E)
         after = []
         for i, (cell, own) in enumerate(zip(self.cells, self._by_cell(states), strict=True)):

@@ -59,7 +59,9 @@ class _Variables:
             if len(creators) != 1 or not tf.executing_eagerly() or isinstance(value, tf.Variable):
                 whole(variable, value)  # others have a say: a strategy, a graph
                 return
-            value = tf.convert_to_tensor(value() if callable(value) else value, variable._dtype)
+            value = value() if callable(value) else value
+            if not isinstance(value, tf.Tensor) or value.dtype != variable._dtype:
+                value = tf.convert_to_tensor(value, variable._dtype)
             kind = (tuple(value.shape), value.dtype, variable.trainable, variable.aggregation, variable.synchronization)
             pattern = self.patterns.get(kind)
             if pattern is None:

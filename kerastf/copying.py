@@ -131,7 +131,7 @@ class _Copier:
     def _layer(self, layer: Any) -> Any:
         found = self.done[id(layer)] = object.__new__(type(layer))
         for name, value in vars(layer).items():
-            found.__dict__[name] = self.copy(value)
+            found.__dict__[name] = value if type(value) in SHARED else self.copy(value)
         for name in ("_path", "_parent_path"):
             if vars(layer)[name] is not None:
                 found.__dict__[name] = self._moved(vars(layer)[name])
@@ -140,7 +140,8 @@ class _Copier:
     def _variable(self, variable: Any, value: Any = None) -> Any:
         found = self.done[id(variable)] = object.__new__(type(variable))
         for name, held in vars(variable).items():
-            found.__dict__[name] = None if name == "_value" else self.copy(held)
+            if name != "_value":
+                found.__dict__[name] = held if type(held) in SHARED else self.copy(held)
         found.__dict__["_path"] = self._moved(variable.path)
         self.weights.append((found, value))
         return found
@@ -171,6 +172,8 @@ class _Copier:
         return self._fill(found, x)
 
     def _fill(self, found: Any, x: Any) -> Any:
+        if not x:
+            return found
         if isinstance(x, dict):
             dict.update(found, {k: self.copy(v) for k, v in x.items()})
         elif isinstance(x, list):

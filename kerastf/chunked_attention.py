@@ -5,6 +5,7 @@ Shapes: B batch, T queries, S keys, H heads, D per head, E per value; R queries 
 
 from typing import NamedTuple
 
+import numpy as np
 from keras import ops
 
 from kerastf import kernels, products
@@ -185,11 +186,12 @@ def _out_of_sight(start, count, piece, causal, window):
     """What hides keys by their position from `count` queries: `(R, Z)`, or None where all are seen."""
     if not causal and window is None:
         return None
-    distance = (start + ops.arange(count))[:, None] - ops.arange(piece.first, piece.last)[None]
-    seen = distance >= 0 if causal else ops.ones_like(distance, dtype="bool")
+    here = np if isinstance(start, int) else ops  # what is known now need not be traced
+    distance = (start + here.arange(count))[:, None] - here.arange(piece.first, piece.last)[None]
+    seen = distance >= 0 if causal else here.ones_like(distance, dtype="bool")
     if window is not None:
-        seen = ops.logical_and(seen, ops.abs(distance) < window)
-    return ops.where(seen, 0.0, NEGATIVE)
+        seen = here.logical_and(seen, here.abs(distance) < window)
+    return ops.convert_to_tensor(here.where(seen, 0.0, NEGATIVE), "float32")
 
 
 def _moved(seed, start):

@@ -322,7 +322,11 @@ def build_optimizer(model):
     Why: on TensorFlow, a step that makes variables while it is traced is traced twice.
     """
     if keras.backend.backend() == "tensorflow" and model.compiled and model.optimizer is not None:
-        with model.distribute_strategy.scope():
+        import tensorflow as tf
+
+        strategy = model.distribute_strategy
+        here = strategy is tf.distribute.get_strategy()  # as without any; to enter it would only make variables dearer
+        with contextlib.nullcontext() if here else strategy.scope():
             if not model.optimizer.built:
                 with building.quickly():
                     model.optimizer.build(model.trainable_variables)

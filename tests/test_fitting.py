@@ -12,6 +12,7 @@ from keras.src.backend.tensorflow import trainer
 
 import kerastf
 from kerastf import compat, fitting, kernels
+from kerastf.models.gpt import GPT
 
 
 @pytest.mark.parametrize("optimizer", [
@@ -106,3 +107,69 @@ def test_large_rows_are_fused_in_fit_alone(monkeypatch):
     monkeypatch.setattr(kernels, "NARROW", 31)
     np.testing.assert_allclose(train(x)[1], losses, rtol=1e-5)
     assert not made, "channels that are too many"
+
+
+def feeds():
+    """By name, twenty rows in batches of eight: the last one has four."""
+    rows = np.arange(160).reshape(20, 8) % 11
+
+    def batches():
+        for start in range(0, 20, 8):
+            yield rows[start : start + 8], rows[start : start + 8]
+
+    def dataset():
+        spec = tf.TensorSpec((None, 8), "int32")
+        return tf.data.Dataset.from_generator(batches, output_signature=(spec, spec))  # of unknown length
+
+    return {
+        "arrays": lambda: {"x": rows, "y": rows, "batch_size": 8, "shuffle": False},
+        "generator": lambda: {"x": batches(), "shuffle": False},
+        "dataset": lambda: {"x": dataset(), "shuffle": False},
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # so ends what does not say its length
+@pytest.mark.parametrize("feed", feeds().values(), ids=feeds())
+def test_a_step_in_one_graph_is_the_step_of_keras(monkeypatch, feed):
+    def trained(one_graph):
+        if not one_graph:
+            monkeypatch.setattr(fitting, "one_graph", lambda model, step, nested: nested)
+        keras.utils.set_random_seed(3)
+        model = kerastf.create_model("gpt", vocab_size=11, dim=8, num_layers=2, num_heads=2, max_length=8)
+        model.compile(optimizer=keras.optimizers.AdamW(0.01))
+        seen = [model.fit(**feed(), verbose=0).history]
+        steps = int(model.optimizer.iterations)
+        options = {k: v for k, v in feed().items() if k != "shuffle"}
+        seen.append(model.evaluate(**options, verbose=0, return_dict=True))
+        monkeypatch.undo()
+        return seen, [keras.ops.convert_to_numpy(w) for w in model.weights], steps
+
+    (seen, weights, steps), (seen_by_keras, weights_of_keras, _) = trained(True), trained(False)
+    assert steps == 3  # Keras counts a fourth where the data end without notice
+    assert [s.keys() for s in seen] == [s.keys() for s in seen_by_keras]
+    for a, b in zip(seen, seen_by_keras, strict=True):
+        for name in a:
+            np.testing.assert_allclose(a[name], b[name], rtol=1e-5)
+    for a, b in zip(weights, weights_of_keras, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("setting", [{"jit_compile": True}, {"run_eagerly": True}, {"steps_per_execution": 2}], ids=str)
+def test_what_needs_two_graphs_has_them(setting):
+    model = kerastf.create_model("gpt", vocab_size=11, dim=8, num_layers=1, num_heads=2, max_length=8)
+    model.compile(**setting)
+    nested = object()
+    assert fitting.one_graph(model, model.train_step, nested) is nested
+    model.compile()
+    assert fitting.one_graph(model, model.train_step, nested) is not nested
+
+
+def test_a_step_of_the_users_own_is_taken():
+    class Own(GPT):
+        def train_step(self, data):
+            return {**super().train_step(data), "rows": ops.shape(data[0])[0]}
+
+    model = Own(vocab_size=11, dim=8, num_layers=1, num_heads=2, max_length=8)
+    model.compile()
+    x = np.zeros((6, 8), "int32")
+    assert model.fit(x, x, batch_size=6, verbose=0).history["rows"] == [6]

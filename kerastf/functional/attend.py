@@ -243,7 +243,7 @@ def drop(x, rate, seed):
     if keras.backend.backend() != "tensorflow" or keras.backend.is_keras_tensor(x):
         return keras.random.dropout(x, rate, seed=seed)
     kept = kernels.kept_by_chance(kernels.next_seed(seed), ops.shape(x), rate)
-    return ops.where(kept, x / ops.cast(kernels.kept_share(rate), x.dtype), ops.zeros((), x.dtype))
+    return ops.where(kept, x / kernels.kept_share(rate), 0.0)
 
 
 def rollout(weights):

@@ -189,6 +189,10 @@ class Model(FromFeatures, Generation):
             self.train_function = self.test_function = None
             raise
 
+    def _make_function(self, step_function, *args, **kwargs):
+        nested = super()._make_function(step_function, *args, **kwargs)
+        return fitting.one_graph(self, step_function, nested)
+
     def train_step(self, *args, **kwargs):
         with garbage.later():  # TensorFlow and JAX come here to trace a step
             return super().train_step(*args, **kwargs)

@@ -1,7 +1,7 @@
 """Copies of layers that are built, for weights that come from elsewhere.
 
 The layers of a deep model differ in nothing but their weights. Where those are read from a file, the first layer is
-built, and the others are copied from it, in a tenth of the time.
+built, and the others are copied from it, in half the time.
 """
 
 import contextlib
@@ -205,8 +205,12 @@ class _Copier:
         return types.MethodType(method.__func__, self.copy(method.__self__))
 
     def _cell(self, cell: Any) -> Any:
-        content = self.copy(cell.cell_contents)
-        return cell if content is cell.cell_contents else types.CellType(content)
+        try:
+            held = cell.cell_contents
+        except ValueError:  # nothing is in it yet
+            raise _Unknown(cell) from None
+        content = self.copy(held)
+        return cell if content is held else types.CellType(content)
 
     def _partial(self, partial: Any) -> Any:
         held = (partial.func, *partial.args, *partial.keywords.values())

@@ -55,7 +55,7 @@ def one_graph(model, step, nested):
     """Keras's function that takes the next batch and runs a step, as one graph where nothing needs two.
 
     Why: Keras traces the step as a function within a function, so that XLA can compile it alone. Without XLA that buys
-    nothing, and costs an input for each variable in both, and their joining before the first step: a sixth of it for
+    nothing, and costs an input for each variable in both, and their joining before the first step: a tenth of it for
     gpt.nano.
 
     Args:

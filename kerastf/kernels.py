@@ -274,7 +274,7 @@ def kept_by_chance(seed, shape, rate):
     import tensorflow as tf
 
     lanes, draw = 32 // LANE, functools.partial(tf.random.stateless_uniform, minval=None, maxval=None, dtype="uint32")
-    *rows, last = shape
+    *rows, last = shape or (1,)
     if isinstance(last, int) and last % lanes == 0:  # the same bits as below, with fewer operations to trace
         numbers = tf.reshape(tf.bitcast(draw([*rows, last // lanes], seed), "uint16"), shape)
     else:

@@ -134,17 +134,29 @@ class Odd:
     """Something that nobody knows how to copy."""
 
 
+def unfinished():
+    """A function that waits for what it will look at."""
+
+    def look():
+        return later
+
+    if not look:
+        later = None
+    return look
+
+
 @tensorflow
-def test_what_is_not_known_is_built(copied):
-    @kerastf.register("norm", "with_odd_thing", supports=("causal",))
+@pytest.mark.parametrize("make", [Odd, unfinished])
+def test_what_is_not_known_is_built(copied, make):
+    @kerastf.register("norm", f"with_{make.__name__.lower()}_thing", supports=("causal",))
     class WithOddThing(keras.layers.Layer):
         def build(self, shape):
-            self.odd = Odd()
+            self.odd = make()
 
         def call(self, x):
             return x
 
-    plain, copy, arrays = pair(lambda: kerastf.create_model("gpt", **SIZES, norm="with_odd_thing"))
+    plain, copy, arrays = pair(lambda: kerastf.create_model("gpt", **SIZES, norm=f"with_{make.__name__.lower()}_thing"))
     require_same(plain, copy, arrays)
     assert copied == []
     assert len({id(layer.attention_norm.odd) for layer in copy.blocks}) == 3

@@ -16,11 +16,12 @@ from typing import Any
 import keras
 import numpy as np
 from keras.src.random.seed_generator import make_default_seed
+from keras.src.saving.serialization_lib import SerializableDict
 from keras.src.utils import naming, tracking
 
 # What is never changed, so that two layers may hold the same.
 SHARED = {type(None), bool, int, float, complex, str, bytes, range, inspect.Signature, keras.InputSpec,
-          keras.DTypePolicy, types.ModuleType, types.BuiltinFunctionType, np.dtype}  # fmt: skip
+          keras.DTypePolicy, SerializableDict, types.ModuleType, types.BuiltinFunctionType, np.dtype}  # fmt: skip
 
 _open: contextvars.ContextVar[Any] = contextvars.ContextVar("copies", default=None)
 

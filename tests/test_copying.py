@@ -179,7 +179,7 @@ def test_what_is_shared_stays_shared(copied):
             return self.part(x)
 
     arrays = {}
-    model = filled(arrays, lambda: kerastf.create_model("gpt", **SIZES, norm="with_shared_part"), lambda path: False)
+    model = filled(arrays, lambda: kerastf.create_model("gpt", **SIZES, norm="with_shared_part"), lambda path: True)
     assert len({id(layer.attention_norm.part) for layer in model.blocks}) == 1
     assert copied == []
 

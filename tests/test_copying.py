@@ -163,23 +163,33 @@ def test_what_is_not_known_is_built(copied, make):
 
 
 @tensorflow
-def test_what_is_shared_stays_shared(copied):
+@pytest.mark.parametrize("outside", [True, False])
+def test_what_is_shared_stays_shared(copied, outside):
+    """Known by its path where it was built outside, and otherwise because the file has its weights once."""
     shared = []
 
-    @kerastf.register("norm", "with_shared_part", supports=("causal",))
+    def share(shape):
+        shared.append(keras.layers.Dense(shape[-1], name="shared"))
+        shared[0].build(shape)
+
+    @kerastf.register("norm", f"with_part_{'outside' if outside else 'inside'}", supports=("causal",))
     class WithSharedPart(keras.layers.Layer):
         def build(self, shape):
             if not shared:
-                shared.append(keras.layers.Dense(shape[-1], name="shared"))
-                with keras.name_scope("elsewhere"):
-                    shared[0].build(shape)
+                share(shape)
             self.part = shared[0]
 
         def call(self, x):
             return self.part(x)
 
-    arrays = {}
-    model = filled(arrays, lambda: kerastf.create_model("gpt", **SIZES, norm="with_shared_part"), lambda path: True)
+    def build():
+        shared.clear()
+        if outside:
+            share((None, None, SIZES["dim"]))
+        return kerastf.create_model("gpt", **SIZES, norm=WithSharedPart)
+
+    arrays = {w.path: np.ones(w.shape, w.dtype) for w in build().weights}
+    model = filled(arrays, build, (lambda path: True) if outside else arrays.__contains__)
     assert len({id(layer.attention_norm.part) for layer in model.blocks}) == 1
     assert copied == []
 

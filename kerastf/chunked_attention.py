@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from kerastf import kernels, products
+from kerastf import kernels, products, shapes
 
 # Softmax runs in float32, so this is finite there, and its exponential is exactly zero.
 NEGATIVE = -1e30
@@ -84,6 +84,9 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
     biases = () if bias is None else (bias if len(bias.shape) == 4 else bias[None],)
     hidden = None if mask is None else ops.where(mask, 0.0, NEGATIVE)
 
+    def in_pieces(x):
+        return shapes.split(x, [piece.stop - piece.start for piece in pieces], axis=2)
+
     def weights_of(q, k, biases, start, piece):
         """Weights `(B, H, R, Z)` of the queries from `start`, and which of them are not dropped, or None."""
         scores = ops.cast(products.product(q, k, transpose_b=True), "float32")
@@ -100,7 +103,7 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
         return softmax(scores), kept
 
     def dropped(weights, kept):
-        return weights if kept is None else ops.where(kept, weights / kernels.kept_share(rate), 0.0)
+        return weights if kept is None else kernels.only_kept(weights, kept, rate)
 
     def forward(q, k, v, biases, start, piece):
         weights, kept = weights_of(q, k, biases, start, piece)
@@ -143,8 +146,8 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
     @ops.custom_gradient
     def attend(q, k, v, *biases):
         outputs, known = [], []
-        for piece, long in zip(pieces, many, strict=True):
-            parts = q[:, :, piece.start : piece.stop], *(x[:, :, piece.first : piece.last] for x in (k, v))
+        for piece, long, rows in zip(pieces, many, in_pieces(q), strict=True):
+            parts = rows, _seen(k, piece), _seen(v, piece)
             if long:
                 output, weights = attend_long(*parts, piece), None
             else:
@@ -155,10 +158,9 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
         def gradient(slope):
             # Tied to the slope from above, or it is found that the weights were there before, and they are kept.
             q1, k1, v1, *biases1 = kernels.tied((q, k, v, *biases), slope)
-            found = []
-            for piece, long, output, weights in zip(pieces, many, outputs, known, strict=True):
-                parts = q1[:, :, piece.start : piece.stop], *(x[:, :, piece.first : piece.last] for x in (k1, v1))
-                above = slope[:, :, piece.start : piece.stop], output
+            found, apart = [], zip(pieces, many, in_pieces(q1), in_pieces(slope), outputs, known, strict=True)
+            for piece, long, rows, *above, weights in apart:
+                parts = rows, _seen(k1, piece), _seen(v1, piece)
                 if long:
                     found.append(slopes_long(*parts, *above, piece))
                 else:
@@ -197,6 +199,11 @@ def _out_of_sight(start, count, piece, causal, window):
 def _moved(seed, start):
     """Another seed for each piece."""
     return ops.cast(seed, "int32") + ops.stack([ops.cast(7_919 * start, "int32"), 0])
+
+
+def _seen(x, piece):
+    """Of keys or values `(B, H, S, D)` those that a piece's queries see."""
+    return x if (piece.first, piece.last) == (0, x.shape[2]) else x[:, :, piece.first : piece.last]
 
 
 def _joined(parts):

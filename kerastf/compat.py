@@ -2,7 +2,6 @@
 
 import contextlib
 import contextvars
-import itertools
 
 import keras
 from keras import ops
@@ -58,6 +57,15 @@ def switched(variable, value):
 def compiling():
     """Whether what is called now is being traced for XLA, by `compiled` or `as_compiled`."""
     return _compiling.get()
+
+
+def op_by_op():
+    """Whether each operation runs when it is called, and nothing is traced: on TensorFlow, outside its functions."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return tf.executing_eagerly()
 
 
 def as_compiled(model):
@@ -223,18 +231,6 @@ def gradients(function, variables):
         variable.value.grad = None
     function().backward()
     return [None if v.value.grad is None else ops.convert_to_numpy(v.value.grad) for v in variables]
-
-
-def split_rows(x, sizes):
-    """The rows of a matrix in groups of these sizes.
-
-    Why: on TensorFlow the gradient of slices is a matrix of zeros for each, that of a split none; and Keras's split on
-    PyTorch fails for tensors that stand for a shape alone.
-    """
-    ends = list(itertools.accumulate(sizes))
-    if keras.backend.backend() == "torch":
-        return [x[end - n : end] for n, end in zip(sizes, ends, strict=True)]
-    return ops.split(x, ends[:-1], axis=0)
 
 
 @contextlib.contextmanager

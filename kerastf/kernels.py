@@ -284,6 +284,11 @@ def kept_by_chance(seed, shape, rate):
     return numbers >= tf.constant(round(rate * 2**LANE), "uint16")
 
 
+def only_kept(x, kept, rate):
+    """What is kept of a tensor, divided by the share that `kept_by_chance` keeps, and 0 elsewhere."""
+    return ops.where(kept, x * (1 / kept_share(rate)), 0.0)
+
+
 def idle_classes(classes):
     """How many classes to add that count for nothing, before `cross_entropies` are asked for.
 

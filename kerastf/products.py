@@ -8,7 +8,7 @@ import platform
 import keras
 from keras import ops
 
-from kerastf import kernels
+from kerastf import kernels, shapes
 
 WIDE = 2**18  # numbers of a matrix from which on it matters how it is read
 
@@ -30,7 +30,7 @@ def product(a, b, *, transpose_a=False, transpose_b=False):
         return _of_matrices(a, b, transpose_a, transpose_b)
     rows = ops.reshape(a, (-1, a.shape[-1]))
     rows = _of_rows(rows, b, transpose_b) if _by_one_dnn(b) else tf.matmul(rows, b, transpose_b=transpose_b)
-    return ops.reshape(rows, (*ops.shape(a)[:-1], b.shape[0 if transpose_b else 1]))
+    return ops.reshape(rows, (*shapes.leading(a, len(a.shape) - 1), b.shape[0 if transpose_b else 1]))
 
 
 def _of_matrices(a, b, transpose_a, transpose_b):

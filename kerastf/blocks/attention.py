@@ -10,7 +10,7 @@ the rest is written once.
 import keras
 from keras import ops
 
-from kerastf import functional, kernels
+from kerastf import functional, kernels, shapes
 from kerastf.blocks.dense import Dense
 from kerastf.blocks.dropout import Dropout
 from kerastf.config import block_from, block_spec
@@ -263,13 +263,12 @@ class Projected(Attention):
 
     def _heads(self, x, heads, source):
         # Rows and positions are asked of what was projected: of a product alone, ONNX's converter gives them wrongly.
-        return ops.reshape(x, (*ops.shape(source)[:2], heads, self.sizes[2]))  # (B, T, heads, D)
+        return ops.reshape(x, (*shapes.leading(source, 2), heads, self.sizes[2]))  # (B, T, heads, D)
 
     def split(self, x):
         heads, shared, width = self.sizes
         h = self.qkv(x)  # (B, T, (H + 2K) D)
-        cuts = [heads * width, (heads + shared) * width]
-        q, k, v = ops.split(h, cuts, axis=-1)
+        q, k, v = shapes.split(h, [heads * width, shared * width, shared * width])
         return self._heads(q, heads, x), self._heads(k, shared, x), self._heads(v, shared, x)
 
     def query_of(self, x):
@@ -284,7 +283,7 @@ class Projected(Attention):
 
     def output_of(self, mean):
         heads, _, width = self.sizes
-        return self.output_projection(ops.reshape(mean, (*ops.shape(mean)[:2], heads * width)))  # (B, T, C)
+        return self.output_projection(ops.reshape(mean, (*shapes.leading(mean, 2), heads * width)))  # (B, T, C)
 
     def compute_output_shape(self, query_shape, context_shape=None):
         _, _, width = self._sizes(query_shape[-1])

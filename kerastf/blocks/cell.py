@@ -12,7 +12,7 @@ import functools
 import keras
 from keras import ops
 
-from kerastf import compat
+from kerastf import compat, shapes
 from kerastf.registry import register
 
 
@@ -58,7 +58,7 @@ class Cell(keras.layers.Layer):
 
         Why: what is known before a loop needs no loop, though another part of the input be found in it.
         """
-        kernels = compat.split_rows(self._weight(self.kernel), widths)
+        kernels = shapes.split(self._weight(self.kernel), widths, axis=0)
         bias = self._weight(self.bias)
 
         def part(i, x):

@@ -111,17 +111,18 @@ def _build(converter, options, have, fresh):
 
 @contextlib.contextmanager
 def _read_ahead(rules: Iterable[Rule], have: Any, options: dict[str, Any]) -> Iterator[Callable[[Rule], np.ndarray]]:
-    """Within the block, a thread makes the weights in the order of the rules, while the model is built.
+    """Within the block, two threads make the weights in the order of the rules, while the model is built.
 
-    Each is handed out once, so what is in memory is never more than the model and the tensor that is being read.
+    Each is handed out once, so what is in memory is never more than the model and the tensors that are being read. Two
+    threads, because fresh memory is what reading costs: the system fills it, page by page, for each by itself.
     """
     whole = [r for r in rules if all(n in have for n in r.theirs)]
-    reader = ThreadPoolExecutor(1)
+    readers = ThreadPoolExecutor(2)
     try:
-        coming = {r.ours: reader.submit(lambda r: have.own(r.theirs, r.read(have, options)), r) for r in whole}
+        coming = {r.ours: readers.submit(lambda r: have.own(r.theirs, r.read(have, options)), r) for r in whole}
         yield lambda rule: coming.pop(rule.ours).result()
     finally:
-        reader.shutdown(cancel_futures=True)
+        readers.shutdown(cancel_futures=True)
 
 
 def converter_for(origin: str, kind: Any) -> Converter:

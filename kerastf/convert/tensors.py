@@ -8,6 +8,7 @@ import json
 import math
 import mmap
 import os
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,7 @@ class Tensors:
 
     A file is mapped, not read: its pages come when somebody looks at them, and writing to an array changes no file. An
     array keeps its file mapped, so a file may be replaced while a model lives that came from it, but not written to.
+    Several threads may read at a time.
 
     Args:
         places: By name, where each stands.
@@ -61,6 +63,7 @@ class Tensors:
         self.places = places
         self.maps: dict[Path, mmap.mmap] = {}
         self.taken: set[str] = set()  # tensors whose memory somebody keeps
+        self.lock = threading.RLock()
 
     def __contains__(self, name: str) -> bool:
         return name in self.places
@@ -85,17 +88,10 @@ class Tensors:
         return flat.reshape(place.shape)
 
     def _map(self, path: Path) -> mmap.mmap:
-        if path not in self.maps:
-            try:
-                with path.open("rb") as file:
-                    self.maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            except OSError as error:
-                raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from None
-            except ValueError:  # what is empty cannot be mapped
-                raise FileFormatError(f"{path} is cut off: nothing is left of it.") from None
-            if hasattr(mmap, "MADV_WILLNEED"):
-                self.maps[path].madvise(mmap.MADV_WILLNEED)
-        return self.maps[path]
+        with self.lock:
+            if path not in self.maps:
+                self.maps[path] = _mapped(path)
+            return self.maps[path]
 
     def own(self, names: Iterable[str], array: np.ndarray) -> np.ndarray:
         """An array that was made of these tensors, as a backend can keep it: nobody else is given its memory.
@@ -104,17 +100,36 @@ class Tensors:
         """
         array = _aligned(array)
         places = [self.places[n] for n in names]
-        if any(np.may_share_memory(array, np.frombuffer(self._map(p.path), "u1")) for p in places):
-            if not self.taken.isdisjoint(names):  # two weights that are one tensor there
-                return _aligned(array.copy())
-            self.taken.update(names)
-        elif hasattr(mmap, "MADV_DONTNEED") and self.taken.isdisjoint(names):
-            for place in places:
-                first, end = -(-place.start // mmap.PAGESIZE), (place.start + place.size) // mmap.PAGESIZE  # whole ones
-                if end > first:
-                    span = first * mmap.PAGESIZE, (end - first) * mmap.PAGESIZE
-                    self._map(place.path).madvise(mmap.MADV_DONTNEED, *span)
-        return array
+        in_place = any(np.may_share_memory(array, np.frombuffer(self._map(p.path), "u1")) for p in places)
+        with self.lock:
+            free = self.taken.isdisjoint(names)
+            if in_place and free:
+                self.taken.update(names)
+            elif free and hasattr(mmap, "MADV_DONTNEED"):
+                for place in places:
+                    self._give_back(place)
+        return array if free or not in_place else _aligned(array.copy())  # two weights may be one tensor there
+
+    def _give_back(self, place: Place) -> None:
+        """The memory of a tensor's whole pages; who looks at them again reads the file."""
+        first, end = -(-place.start // mmap.PAGESIZE), (place.start + place.size) // mmap.PAGESIZE
+        if end > first:
+            span = first * mmap.PAGESIZE, (end - first) * mmap.PAGESIZE
+            self._map(place.path).madvise(mmap.MADV_DONTNEED, *span)
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    """A file in memory, to be read soon."""
+    try:
+        with path.open("rb") as file:
+            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError:  # what is empty cannot be mapped
+        raise FileFormatError(f"{path} is cut off: nothing is left of it.") from None
+    if hasattr(mmap, "MADV_WILLNEED"):
+        pages.madvise(mmap.MADV_WILLNEED)
+    return pages
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:

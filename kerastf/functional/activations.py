@@ -71,28 +71,35 @@ def add_bias(x, bias, activation=None):
 def _with_slope(x, function, plain):
     """A function of each number by itself that gives its slope, too; `plain` where that is no gain.
 
-    The slope is all that is kept for the gradient, where TensorFlow would keep every tensor on the way. PyTorch has
-    kernels of its own.
+    The slope is all that is kept for the gradient, where TensorFlow would keep every tensor on the way. Outside a graph
+    it is found when it is asked for, from what was given. PyTorch has kernels of its own.
     """
     if keras.backend.backend() == "torch" or keras.backend.is_keras_tensor(x) or _plain.get():
         return plain(x)
 
     @ops.custom_gradient
     def apply(x):
+        if compat.op_by_op():
+            return function(x, value_only=True), lambda above: above * function(x)[1]
         y, slope = kernels.fused(function, kernels.widened(x))
         return ops.cast(y, x.dtype), lambda above: ops.cast(ops.cast(above, slope.dtype) * slope, x.dtype)
 
     return apply(ops.convert_to_tensor(x))
 
 
-def _gelu(x):
+def _gelu(x, value_only=False):
+    """The value, or value and slope."""
     share = 0.5 + 0.5 * ops.erf(x * math.sqrt(0.5))
+    if value_only:
+        return x * share
     density = ops.exp(-0.5 * ops.square(x)) * (1 / math.sqrt(2 * math.pi))
     return x * share, share + x * density
 
 
-def _gelu_tanh(x):
-    """`(1 + tanh(z)) / 2` is the sigmoid of `2 z`."""
+def _gelu_tanh(x, value_only=False):
+    """As `_gelu`; `(1 + tanh(z)) / 2` is the sigmoid of `2 z`."""
     square, twice = ops.square(x), 2 * math.sqrt(2 / math.pi)
     share = ops.sigmoid(x * (twice + twice * CUBE * square))
+    if value_only:
+        return x * share
     return x * share, share * (1 + (1 - share) * x * (twice + 3 * twice * CUBE * square))

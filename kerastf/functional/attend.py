@@ -21,7 +21,7 @@ def positions(length, index=0):
     """
     offsets = ops.arange(length, dtype="int32")
     if isinstance(index, int):
-        return offsets + index  # (T,)
+        return offsets + index if index else offsets  # (T,)
     index = ops.cast(index, "int32")
     return offsets + (index if len(index.shape) == 0 else ops.expand_dims(index, -1))  # (T,) or (B, T)
 
@@ -243,7 +243,12 @@ def drop(x, rate, seed):
     if keras.backend.backend() != "tensorflow" or keras.backend.is_keras_tensor(x):
         return keras.random.dropout(x, rate, seed=seed)
     kept = kernels.kept_by_chance(kernels.next_seed(seed), ops.shape(x), rate)
-    return ops.where(kept, x / kernels.kept_share(rate), 0.0)
+
+    @ops.custom_gradient  # of a product and a choice TensorFlow would trace thrice as many operations
+    def choose(x):
+        return kernels.only_kept(x, kept, rate), lambda above: kernels.only_kept(above, kept, rate)
+
+    return choose(x)
 
 
 def rollout(weights):

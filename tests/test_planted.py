@@ -5,43 +5,14 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from bugs import failures, planted
 from keras import ops
 
-import kerastf
-from kerastf import registry
 from kerastf.blocks.attention import MultiHead
-from kerastf.blocks.cell import GRU, LSTM
-from kerastf.blocks.embedding import Token
-from kerastf.blocks.head import Classifier
 from kerastf.blocks.norm import RMSNorm
-from kerastf.blocks.position import Learned
-from kerastf.blocks.sampler import Random
-from kerastf.models.gpt import GPT
-from kerastf.models.seq2seq import Seq2Seq
-from kerastf.models.transformer import Transformer
-from kerastf.testing import CHECKS, ContractError, check_block, check_model
+from kerastf.testing import CHECKS, ContractError, check_block
 
 ATTENTION = {"num_heads": 4}
-ALL = ("causal", "cross", "decode", "rotation", "bias", "weights")
-
-
-def planted(kind, base, supports=ALL):
-    """A registered subclass of a sound block, whose body is the bug."""
-
-    def decorate(cls):
-        made = type(
-            cls.__name__, (base,), {k: v for k, v in vars(cls).items() if not k.startswith("__") or k == "__init__"}
-        )
-        made.__doc__, made.__module__, made.__qualname__ = base.__doc__, __name__, f"planted.{cls.__name__}"
-        return kerastf.register(kind, supports=supports)(made)
-
-    return decorate
-
-
-def failures(run):
-    with pytest.raises(ContractError) as caught:
-        run()
-    return caught.value.report.failed
 
 
 def attention_failures(cls, only):
@@ -315,268 +286,6 @@ def test_class_that_a_new_process_cannot_find(install):
     assert found == ["fresh_process"]
 
 
-def test_position_that_ignores_the_index():
-    @planted("position", Learned, supports=("embeddings",))
-    class AtZero:
-        def call(self, x, index=0):
-            return Learned.call(self, x)
-
-    assert failures(lambda: check_block("position", AtZero, only=["offset"], max_length=16)) == ["offset"]
-
-
-def test_embedding_that_is_not_a_function_of_its_config():
-    @planted("embedding", Token, supports=("tied",))
-    class Doubles:
-        def get_config(self):
-            return {**Token.get_config(self), "dim": 2 * self.dim}
-
-    assert failures(lambda: check_block("embedding", Doubles, only=["config"], vocab_size=5, dim=4)) == ["config"]
-
-
-@pytest.mark.parametrize(
-    "check, method",
-    [
-        ("tokens", lambda self, p: ops.zeros((ops.shape(p)[0],), dtype="int32") + 99),
-        ("seed", lambda self, p: ops.cast(keras.random.randint((ops.shape(p)[0],), 0, 10), "int32")),
-    ],
-)
-def test_sampler(check, method):
-    cls = kerastf.register("sampler", "planted")(
-        type("Planted", (Random,), {"get_next_token": method, "__module__": __name__})
-    )
-    assert failures(lambda: check_block("sampler", cls, only=[check])) == [check]
-
-
-def test_sampler_without_a_distribution_or_config():
-    cls = kerastf.register("sampler", "planted_b")(
-        type("PlantedB", (Random,), {
-            "compute_probabilities": lambda self, x: x, "get_config": lambda self: {"temperature": self.temperature * 2},
-            "__module__": __name__,
-        })
-    )  # fmt: skip
-    assert failures(lambda: check_block("sampler", cls, only=["distribution", "config"])) == ["config", "distribution"]
-
-
-# --- heads
-
-
-def test_head_whose_loss_does_not_take_its_targets():
-    @kerastf.register("head", "planted_head")
-    class OneHot(Classifier):
-        __doc__ = Classifier.__doc__
-
-        def default_loss(self):
-            return keras.losses.CategoricalCrossentropy(from_logits=True)
-
-    assert failures(lambda: check_block("head", "planted_head", only=["loss"], num_classes=3)) == ["loss"]
-
-
-def test_head_with_targets_and_no_loss():
-    @kerastf.register("head", "planted_silent_head")
-    class Silent(Classifier):
-        __doc__ = Classifier.__doc__
-
-        def default_loss(self):
-            return None
-
-    found = failures(lambda: check_block("head", "planted_silent_head", only=["loss"], num_classes=3))
-    assert found == ["loss"]
-
-
-# --- models
-
-TINY = {"vocab_size": 13, "max_length": 12, "dim": 16, "num_layers": 1, "num_heads": 2}
-
-
-def model_failures(only, base=GPT, sizes=TINY, **body):
-    made = type("Planted", (base,), {**body, "__doc__": base.__doc__, "__module__": __name__})
-    kerastf.register("model", "planted")(made)
-    return failures(lambda: check_model("planted", only=only, **sizes))
-
-
-def test_model_that_leaks():
-    def build(self, *args, **kwargs):
-        GPT.__init__(self, *args, **kwargs)
-        for layer in self.blocks:
-            layer.causal = False
-
-    found = model_failures(["causal", "generate", "steps"], __init__=_with_signature(build))
-    assert found == ["causal", "steps", "generate"]
-
-
-TRANSLATOR = {"vocab_size": 13, "max_length": 12, "dim": 16, "units": 12, "start_id": 1, "end_id": 2}
-SPOILT = {
-    "short": lambda row: row[:-1], "long": lambda row: [*row, 5], "other": lambda row: [*row[:-1], row[-1] % 12 + 1],
-    "goes on": lambda row: [2, *row],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("spoilt", SPOILT)
-@pytest.mark.parametrize("base, sizes", [(GPT, TINY), (Seq2Seq, TRANSLATOR)], ids=["gpt", "seq2seq"])
-def test_model_that_writes_something_else(base, sizes, spoilt):
-    def generate(self, *args, **kwargs):
-        rows = base.generate(self, *args, **kwargs)
-        spoil = [SPOILT[spoilt](list(row)) for row in rows]
-        return np.array(spoil) if isinstance(rows, np.ndarray) else spoil
-
-    assert model_failures(["generate"], base, sizes, generate=generate) == ["generate"]
-
-
-def test_model_that_attends_to_padding():
-    def step_down(self, tokens, training=None, mask=None):
-        return GPT.call(self, tokens, training=training) + ops.cast(ops.shape(tokens)[1], "float32")
-
-    assert model_failures(["padding"], call=step_down) == ["padding"]
-
-
-def test_model_whose_steps_start_at_the_wrong_place():
-    def step(self, tokens, state, index):
-        return GPT.step(self, tokens, state, index + 1)
-
-    assert model_failures(["steps"], step=step) == ["steps"]
-
-
-@pytest.mark.parametrize("off", [0.0, 1e-5])
-def test_model_with_large_logits(off):
-    # Rounding of large numbers is forgiven, and no more than that.
-    def call(self, tokens, training=None, mask=None):
-        return GPT.call(self, tokens, training=training) * 1e4
-
-    def step(self, tokens, state, index):
-        logits, state = GPT.step(self, tokens, state, index)
-        return logits * 1e4 * (1 + off), state
-
-    if off:
-        assert model_failures(["steps"], call=call, step=step) == ["steps"]
-    else:
-        with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-            model_failures(["steps"], call=call, step=step)
-
-
-def test_model_that_does_not_learn():
-    def compile(self, optimizer="adamw", **kwargs):
-        GPT.compile(self, keras.optimizers.SGD(0.0), **kwargs)
-
-    assert model_failures(["fit"], compile=compile) == ["fit"]
-
-
-def test_translator_that_ignores_its_source():
-    class Deaf(Transformer):
-        __doc__ = Transformer.__doc__
-
-        def call(self, inputs, training=None, mask=None):
-            return super().call({**inputs, "source": ops.zeros_like(inputs["source"])}, training=training)
-
-    kerastf.register("model", "deaf")(Deaf)
-    options = {**TINY, "start_id": 1, "end_id": 2}
-    assert failures(lambda: check_model("deaf", only=["source"], **options)) == ["source"]
-
-
-def _with_signature(function):
-    import functools
-
-    wrapped = functools.wraps(GPT.__init__)(function)
-    return wrapped
-
-
-def test_every_check_has_a_planted_bug():
-    """The names of all checks appear in these files, in `only` lists that fail."""
-    text = "".join(p.read_text() for p in Path(__file__).parent.glob("test_planted*.py"))
-    missing = [c.name for c in CHECKS if f'"{c.name}"' not in text]
-    assert not missing
-
-
-def test_cells_have_a_contract():
-    @kerastf.register("cell", "keras_gru")
-    class Cell(keras.layers.GRUCell):
-        """A cell.
-
-        Args:
-            units: Width.
-        """
-
-        def __init__(self, units: int = 4, **kwargs):
-            super().__init__(units, **kwargs)
-
-        def get_config(self):
-            return {"name": self.name, "units": self.units}
-
-    report = check_block("cell", "keras_gru")
-    assert report.ok and registry.find("cell", "keras_gru").id == "local/keras_gru"
-
-    @kerastf.register("cell", "lossy")
-    class Lossy(Cell):
-        __doc__ = Cell.__doc__
-
-        def call(self, x, states, training=False):
-            return ops.stop_gradient(super().call(x, states)[0]), states
-
-    assert failures(lambda: check_block("cell", "lossy", only=["gradients"])) == ["gradients"]
-
-
-def test_cells_whose_states_are_wrong():
-    @planted("cell", GRU, supports=())
-    class Grows:
-        def advance(self, projected, states):
-            h, _ = GRU.advance(self, projected, states)
-            return h, [h, h]
-
-    @planted("cell", LSTM, supports=())
-    class Narrow:
-        def get_initial_state(self, batch_size=None):
-            return [ops.zeros((batch_size, self.units)), ops.zeros((batch_size, 1))]
-
-    @planted("cell", GRU, supports=())
-    class Wide:
-        def __init__(self, units: int, **kwargs):
-            GRU.__init__(self, units, **kwargs)
-            self.output_size = units + 1
-
-    @planted("cell", GRU, supports=())
-    class Unbiased:
-        def call(self, x, states, training=None):
-            return self.advance(self.project(x) - self.bias, states)
-
-    @planted("cell", GRU, supports=())
-    class Half:
-        advance = property()
-
-        def call(self, x, states, training=None):
-            return GRU.advance(self, self.project(x), states)
-
-    @planted("cell", GRU, supports=())
-    class Promotes:
-        def advance(self, projected, states):
-            h = ops.cast(GRU.advance(self, projected, states)[0], "float32")
-            return h, [h]
-
-    @planted("cell", GRU, supports=())
-    class Doubles:
-        def project(self, x):
-            return 2 * GRU.project(self, x)
-
-    words = {
-        Grows: "the states have shapes", Narrow: "before a step the states have shapes", Wide: "output_size says 5",
-        Doubles: "the sum of parts differs from project", Unbiased: "differ from call", Half: "it has only one of them", Promotes: "under mixed_bfloat16 a state",
-    }  # fmt: skip
-    for cls, text in words.items():
-        with pytest.raises(ContractError, match=text) as caught:
-            check_block("cell", cls, only=["states"], units=4)
-        assert caught.value.report.failed == ["states"]
-
-
-def test_cell_that_a_keras_loop_runs_differently():
-    @planted("cell", GRU, supports=())
-    class Counts:
-        def call(self, x, states, training=None):
-            self.count = getattr(self, "count", 0) + 1
-            h, _ = GRU.call(self, x, states)
-            return h * self.count, [h]
-
-    with pytest.raises(ContractError, match="keras.layers.RNN gives another result"):
-        check_block("cell", Counts, only=["states"], units=4)
-
-
 def test_an_exception_without_a_word_is_still_a_verdict():
     @planted("norm", RMSNorm)
     class Silent:
@@ -586,3 +295,10 @@ def test_an_exception_without_a_word_is_still_a_verdict():
     with pytest.raises(ContractError, match="FAIL  length  raised NotImplementedError: ") as caught:
         check_block("norm", Silent, only=["length"])
     assert caught.value.report.failed == ["length"]
+
+
+def test_every_check_has_a_planted_bug():
+    """The names of all checks appear in these files, in `only` lists that fail."""
+    text = "".join(p.read_text() for p in Path(__file__).parent.glob("test_planted*.py"))
+    missing = [c.name for c in CHECKS if f'"{c.name}"' not in text]
+    assert not missing

@@ -36,7 +36,7 @@ def call(layer, function, *tensors):
     known = graph.get_collection_ref("kerastf_alike")  # as long as the step that is traced now
     traced = next((traced for other, traced in known if alike(layer, other)), None)
     if traced is None:
-        traced = kernels.trace(_Apart(layer, function))
+        traced = kernels.trace(_Apart(layer, function), whole=kernels.trains_on_cpu())
         known.append((layer, traced))
     held = layer.trainable_variables, layer.non_trainable_variables
     found, state, losses = traced(tensors, *([v.value for v in variables] for variables in held))

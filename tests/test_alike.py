@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 import kerastf
-from kerastf import alike, compat
+from kerastf import alike, compat, kernels
 
 SMALL = {"num_layers": 3, "num_heads": 2, "dim": 16, "dropout": 0.1}
 TOKENS = {"vocab_size": 11, "max_length": 9, "pad_id": 0}
@@ -55,6 +55,26 @@ def test_training_stays_the_same(traced, family):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     kinds = {"gpt": 1, "bert": 1, "transformer": 2, "vit": 3}  # stochastic depth differs from layer to layer
     assert len(set(traced)) == kinds[family]
+
+
+def test_in_fit_alone_a_layer_stays_a_function_of_the_graph(monkeypatch):
+    found, plain = [], kernels.trace
+
+    def trace(function, **options):
+        made = plain(function, **options)
+        found.extend([made] if isinstance(function, alike._Apart) else [])
+        return made
+
+    monkeypatch.setattr(kernels, "trace", trace)
+    model = kerastf.create_model("gpt", **SMALL, **TOKENS)
+    tokens = np.ones((4, 7), "int32")
+    model.compile("sgd")
+    model.fit(tokens, tokens, verbose=0)
+    in_fit, found[:] = list(found), []
+    model.predict(tokens, verbose=0)
+    for functions, kept in ((in_fit, True), (found, False)):  # what is written into a file can be read without any
+        made = [f for function in functions for f in function._list_all_concrete_functions()]
+        assert made and all(f.function_def.attr["_noinline"].b == kept for f in made)
 
 
 def test_a_step_under_xla_is_traced_whole(traced):

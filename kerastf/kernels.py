@@ -375,7 +375,7 @@ def trace(function, whole=False):
     """The function, traced once per kind of its arguments. TensorFlow only.
 
     Why it may stay whole: otherwise TensorFlow writes it down once for each call, and then looks for what could be
-    better in a graph of eleven thousand operations instead of two, which for GPT-2 takes as long as a step.
+    better in a graph of eleven thousand nodes instead of two, which for GPT-2 takes as long as a step.
 
     Args:
         function: Takes tensors, or None.

@@ -15,11 +15,6 @@ def leading(x, count):
     Args:
         x: A tensor with at least one axis more, none of which is empty.
         count: How many axes.
-
-    Examples:
-        >>> import numpy as np
-        >>> leading(np.zeros((2, 3, 8)), 2)
-        (2, 3)
     """
     known = tuple(x.shape)[:count]
     unknown = known.count(None)
@@ -39,12 +34,6 @@ def split(x, sizes, axis=-1):
         x: A tensor.
         sizes: How long the parts are; their sum is the axis's length.
         axis: Which axis.
-
-    Examples:
-        >>> import numpy as np
-        >>> left, right = split(np.arange(5), [2, 3])
-        >>> right
-        array([2, 3, 4])
     """
     if len(sizes) == 1:
         return [x]

@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -111,6 +113,25 @@ def test_no_two_weights_share_their_memory(tmp_path):
     first, second = (have.own(["a"], have.read("a")) for _ in range(2))
     first[:] = 0.0
     np.testing.assert_array_equal(second, values)
+
+
+def test_no_two_threads_are_given_the_same_memory(tmp_path):
+    values = one_tensor(tmp_path)
+    have = tensors.open_folder(tmp_path)
+
+    class Slow(set):
+        def isdisjoint(self, names):
+            found = super().isdisjoint(names)
+            time.sleep(0.02)  # time for another thread to ask the same
+            return found
+
+    have.taken = Slow()
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: have.own(["a"], have.read("a")), range(4)))
+    for array in found:
+        np.testing.assert_array_equal(array, values)
+        array[:] = 0.0
+    assert len(have.maps) == 1
 
 
 @pytest.mark.parametrize("kind, shift", [("F32", 8), ("F32", 32), ("F16", 0)])

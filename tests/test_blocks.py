@@ -181,6 +181,18 @@ def test_norms():
     np.testing.assert_allclose(numpy(rms(X)), want, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [norm.LayerNorm, norm.RMSNorm])
+def test_norms_in_half_precision_round_once(kind):
+    layer, exact = built(kind(dtype="mixed_bfloat16"), X), built(kind(), X)
+    x = ops.cast(X, "bfloat16")
+    want = ops.cast(exact(ops.cast(x, "float32")), "bfloat16")
+    with compat.rounded(layer):  # as before a loop over tokens
+        loop = layer(x)
+    for got in (layer(x), loop):
+        assert got.dtype == "bfloat16"
+        np.testing.assert_array_equal(ops.cast(got, "float32"), ops.cast(want, "float32"))
+
+
 def gelu(x):
     return np.vectorize(lambda v: 0.5 * v * (1 + math.erf(v / math.sqrt(2))))(x)
 

@@ -7,6 +7,11 @@ from kerastf import functional
 from kerastf.registry import register
 
 
+def _exact(layer, name, initializer, x_shape):
+    """A weight `(C,)` that is not rounded where the model computes in half precision: a norm computes in float32."""
+    return layer.add_weight(shape=(x_shape[-1],), initializer=initializer, name=name, autocast=False)
+
+
 @register("norm", "layer", supports=("causal",))
 class LayerNorm(keras.layers.Layer):
     """Layer normalisation: each position gets mean 0 and deviation 1 over its channels, then a gain and a shift.
@@ -42,8 +47,8 @@ class LayerNorm(keras.layers.Layer):
         self.bias = bias
 
     def build(self, x_shape):
-        self.gain = self.add_weight(shape=(x_shape[-1],), initializer="ones", name="gain")
-        self.shift = self.add_weight(shape=(x_shape[-1],), initializer="zeros", name="shift") if self.bias else None
+        self.gain = _exact(self, "gain", "ones", x_shape)
+        self.shift = _exact(self, "shift", "zeros", x_shape) if self.bias else None
 
     def call(self, x):
         gain, shift = ops.cast(self.gain, "float32"), ops.cast(self.shift, "float32") if self.bias else None
@@ -92,7 +97,7 @@ class RMSNorm(keras.layers.Layer):
         self.epsilon = epsilon
 
     def build(self, x_shape):
-        self.gain = self.add_weight(shape=(x_shape[-1],), initializer="ones", name="gain")
+        self.gain = _exact(self, "gain", "ones", x_shape)
 
     def call(self, x):
         h = ops.cast(x, "float32")

@@ -13,7 +13,8 @@ from jax.experimental.pallas import triton
 
 LANES = 2048  # classes that a program reads at once,
 READS = 4  # so many times before it brings its sums up to date
-KEYS = 128  # keys that a program of attention reads at once
+KEYS = 256  # keys that a program of attention reads at once at most,
+NUMBERS = 2**14  # and numbers of them, which its threads can hold
 PROGRAMS = 1024  # that share the rows of a gradient, each with its own sums
 WRITTEN, GRADED = 1024, 512  # channels that a program of GELU looks at, and one of its gradient
 LOG2_E = math.log2(math.e)
@@ -53,15 +54,16 @@ def attention_of_one(query, key, value, last, *, interpret=False):
     """
     rows, _, heads, _ = query.shape
     key, value = (jnp.swapaxes(x, 1, 2) for x in (key, value))  # as they are kept, so nothing is moved
+    size = min(KEYS, max(16, NUMBERS // max(key.shape[3], value.shape[3])))
     mean = pallas.pallas_call(
-        functools.partial(_attend, length=key.shape[2], times=heads // key.shape[1]),
+        functools.partial(_attend, length=key.shape[2], times=heads // key.shape[1], size=size),
         out_shape=jax.ShapeDtypeStruct((rows, heads, value.shape[3]), value.dtype),
-        grid=(rows, heads), interpret=interpret, compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
+        grid=(rows, heads), interpret=interpret, compiler_params=triton.CompilerParams(num_warps=8, num_stages=2),
     )(query[:, 0], key, value, last)  # fmt: skip
     return mean[:, None]  # (B, 1, H, E)
 
 
-def _attend(query, key, value, last, mean, *, length, times):
+def _attend(query, key, value, last, mean, *, length, times, size):
     """The program of one row and head: the sums of a softmax are brought up to date with every few keys."""
     row, head = pallas.program_id(0), pallas.program_id(1)
     newest = last[row]
@@ -69,13 +71,13 @@ def _attend(query, key, value, last, mean, *, length, times):
 
     def look(i, carry):
         top, total, found = carry
-        at = i * KEYS + jnp.arange(KEYS)
+        at = i * size + jnp.arange(size)
 
         def read(x):
             there = (at < length)[:, None]
-            return triton.load(x.at[row, head // times, pallas.ds(i * KEYS, KEYS), :], mask=there, other=0.0)
+            return triton.load(x.at[row, head // times, pallas.ds(i * size, size), :], mask=there, other=0.0)
 
-        scores = jnp.sum(read(key).astype(jnp.float32) * asked, axis=1)  # (KEYS,)
+        scores = jnp.sum(read(key).astype(jnp.float32) * asked, axis=1)  # (size,)
         scores = jnp.where(at <= newest, scores, LOWEST)
         highest = jnp.maximum(top, jnp.max(scores))
         shares, kept = jnp.exp(scores - highest), jnp.exp(top - highest)
@@ -83,7 +85,7 @@ def _attend(query, key, value, last, mean, *, length, times):
         return highest, total * kept + jnp.sum(shares), found * kept + more
 
     start = jnp.float32(LOWEST), jnp.float32(0.0), jnp.zeros((mean.shape[2],))
-    _, total, found = jax.lax.fori_loop(0, newest // KEYS + 1, look, start)
+    _, total, found = jax.lax.fori_loop(0, newest // size + 1, look, start)
     mean[row, head, :] = (found / total).astype(mean.dtype)
 
 

@@ -142,7 +142,7 @@ for rows, classes, idle, dtype in [(3, 5, 0, "float32"), (2, 5000, 24, "float32"
     np.testing.assert_allclose(np.asarray(slopes, "float32")[:, :classes], shares, atol=1e-6 if dtype == "float32" else 4e-3)
     assert not np.asarray(slopes, "float32")[:, classes:].any()
     np.testing.assert_array_equal(chosen, logits.argmax(1))
-for rows, length, heads, shared, width, values in [(3, 300, 4, 2, 16, 32), (2, 128, 2, 2, 32, 16), (1, 5, 1, 1, 16, 16)]:
+for rows, length, heads, shared, width, values in [(3, 300, 4, 2, 16, 32), (1, 200, 2, 1, 128, 256), (1, 5, 1, 1, 16, 16)]:
     shapes = (rows, 1, heads, width), (rows, length, shared, width), (rows, length, shared, values)
     q, k, v = (rng.normal(size=shape).astype("float32") for shape in shapes)
     last = rng.integers(0, length, rows).astype("int32")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from kerastf import kernels, products, shapes
+from kerastf import chance, kernels, products, shapes
 
 # Softmax runs in float32, so this is finite there, and its exponential is exactly zero.
 NEGATIVE = -1e30
@@ -99,11 +99,11 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
         scores = scores if shift is None else scores + shift
         if biases:
             scores = scores + ops.cast(biases[0][:, :, start:stop, piece.first : piece.last], "float32")
-        kept = kernels.kept_by_chance(_moved(seed, start), ops.shape(scores), rate) if rate else None
+        kept = chance.kept_by_chance(_moved(seed, start), ops.shape(scores), rate) if rate else None
         return softmax(scores), kept
 
     def dropped(weights, kept):
-        return weights if kept is None else kernels.only_kept(weights, kept, rate)
+        return weights if kept is None else chance.only_kept(weights, kept, rate)
 
     def forward(q, k, v, biases, start, piece):
         weights, kept = weights_of(q, k, biases, start, piece)

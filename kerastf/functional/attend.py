@@ -9,7 +9,7 @@ import math
 import keras
 from keras import ops
 
-from kerastf import chunked_attention, compat, kernels, products
+from kerastf import chance, chunked_attention, compat, kernels, products
 from kerastf.chunked_attention import NEGATIVE
 
 
@@ -225,7 +225,7 @@ def _in_a_form(query, key, value, mask, *, causal, window, bias, rate, seed):
     key, value = (_share(heads_first(x), times) for x in (key, value))  # (B, H, S, D or E)
     mean = chunked_attention.attention(
         query, key, value, mask=mask, bias=bias, causal=causal, window=window, rate=rate,
-        seed=kernels.next_seed(seed) if rate else None,
+        seed=chance.next_seed(seed) if rate else None,
     )  # fmt: skip
     return heads_first(mean)  # (B, T, H, E)
 
@@ -242,11 +242,11 @@ def drop(x, rate, seed):
         return x
     if keras.backend.backend() != "tensorflow" or keras.backend.is_keras_tensor(x):
         return keras.random.dropout(x, rate, seed=seed)
-    kept = kernels.kept_by_chance(kernels.next_seed(seed), ops.shape(x), rate)
+    kept = chance.kept_by_chance(chance.next_seed(seed), ops.shape(x), rate)
 
     @ops.custom_gradient  # of a product and a choice TensorFlow would trace thrice as many operations
     def choose(x):
-        return kernels.only_kept(x, kept, rate), lambda above: kernels.only_kept(above, kept, rate)
+        return chance.only_kept(x, kept, rate), lambda above: chance.only_kept(above, kept, rate)
 
     return choose(x)
 

@@ -80,6 +80,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="how often each loads (5)")
     parser.add_argument("--shift", type=int, default=0, help="bytes to move the tensors by (0)")
     options = parser.parse_args()
+    if options.shift < 0:
+        parser.error(f"`--shift` must not be negative. Received: {options.shift}")
     print(f"{'size':<6}{'':<14}" + "".join(f"{c:>10}" for c in COLUMNS))
     for name, sizes in SIZES.items():
         with tempfile.TemporaryDirectory() as folder:

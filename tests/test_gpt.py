@@ -120,16 +120,19 @@ def test_compile_after_another_loss_brings_the_own_loss_back():
 
 @pytest.mark.slow
 def test_learns_to_copy():
-    """A tiny task that needs attention: the second half repeats the first."""
+    """A tiny task that needs attention: the second half repeats the first.
+
+    The rate falls to 0: at a constant one the result of an epoch wavers by 1 % with the seed and with rounding.
+    """
     keras.utils.set_random_seed(0)
     first = np.random.default_rng(0).integers(1, 9, (4096, 4))
     rows = np.concatenate([first, first], axis=1)
     model = kerastf.create_model(
         "gpt", vocab_size=9, max_length=8, dim=48, num_layers=2, num_heads=4, dropout=0.0, position="rotary"
     )
-    model.compile(keras.optimizers.AdamW(3e-3))
+    model.compile(keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(3e-3, 12 * len(rows) // 64)))
     model.fit(rows[:, :-1], rows[:, 1:], batch_size=64, epochs=12, verbose=0)
-    prompts = np.random.default_rng(1).integers(1, 9, (50, 4))
+    prompts = np.random.default_rng(1).integers(1, 9, (500, 4))
     got = model.generate(prompts, max_length=8)
     assert np.mean(got[:, 4:] == prompts) > 0.99
 

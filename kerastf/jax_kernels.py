@@ -1,6 +1,6 @@
 """What `kernels` does on JAX with a GPU, and imports only there.
 
-Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E per value; N rows, V classes, C channels.
+Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head; N rows, V classes, C channels.
 """
 
 import functools
@@ -43,49 +43,70 @@ def attention(query, key, value, mask, causal):
     return mean[:, :length]
 
 
-def attention_of_one(query, key, value, last, *, interpret=False):
-    """Attention of one query per row, as `kernels.attention_of_one`, by one program where XLA needs four.
+def attention_of_one(query, key, value, keys, values, last, *, scale=1.0, interpret=False):
+    """Attention of one query per row, as `kernels.attention_of_one`, by one program where XLA needs six.
 
     Args:
-        query: `(B, 1, H, D)`, scaled.
-        key, value: `(B, S, K, D)`, `(B, S, K, E)`.
-        last: Integers `(B,)`: the last key that a row sees.
+        query: `(B, 1, H, D)`.
+        key, value: Those of the query's own position, `(B, 1, K, D)`.
+        keys, values: Those before it, `(B K, S, D)`, which the new ones are written into.
+        last: Integers `(B,)`: the query's position.
+        scale: A number that the scores are multiplied by.
         interpret: Whether the program is run step by step, without a GPU.
+
+    Returns:
+        What the queries see, `(B, 1, H, D)`, and `keys` and `values`.
     """
-    rows, _, heads, _ = query.shape
-    key, value = (jnp.swapaxes(x, 1, 2) for x in (key, value))  # as they are kept, so nothing is moved
-    size = min(KEYS, max(16, NUMBERS // max(key.shape[3], value.shape[3])))
-    mean = pallas.pallas_call(
-        functools.partial(_attend, length=key.shape[2], times=heads // key.shape[1], size=size),
-        out_shape=jax.ShapeDtypeStruct((rows, heads, value.shape[3]), value.dtype),
-        grid=(rows, heads), interpret=interpret, compiler_params=triton.CompilerParams(num_warps=8, num_stages=2),
-    )(query[:, 0], key, value, last)  # fmt: skip
-    return mean[:, None]  # (B, 1, H, E)
+    rows, _, heads, width = query.shape
+    # If all three were cut out of one row, XLA sees that this is it, and cuts nothing.
+    joined = jnp.concatenate([x.reshape(rows, 1, -1) for x in (query, key, value)], axis=2)
+    kept = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (keys, values)]
+    mean, keys, values = pallas.pallas_call(
+        functools.partial(_attend, heads=heads, shared=key.shape[2], scale=scale),
+        out_shape=(jax.ShapeDtypeStruct((rows, heads, width), values.dtype), *kept),
+        grid=(rows, heads), input_output_aliases={1: 1, 2: 2}, interpret=interpret,
+        compiler_params=triton.CompilerParams(num_warps=8, num_stages=2),
+    )(joined[:, 0], keys, values, last)  # fmt: skip
+    return mean[:, None], keys, values
 
 
-def _attend(query, key, value, last, mean, *, length, times, size):
-    """The program of one row and head: the sums of a softmax are brought up to date with every few keys."""
+def _attend(joined, keys, values, last, mean, new_keys, new_values, *, heads, shared, scale):
+    """The program of one row and head: the sums of a softmax are brought up to date with every few keys.
+
+    It begins with the query's own key, which it does not read back: another program may be about to write it.
+    """
     row, head = pallas.program_id(0), pallas.program_id(1)
-    newest = last[row]
-    asked = query[row, head, :].astype(jnp.float32)  # (D,)
+    width, times = keys.shape[2], heads // shared
+    size = min(KEYS, max(16, NUMBERS // width))
+    newest, group = jnp.clip(last[row], 0, keys.shape[1] - 1), head // times
+    own = row * shared + group  # row of what is kept
+    asked, key, value = (
+        joined[row, pallas.ds(place * width, width)].astype(jnp.float32)
+        for place in (head, heads + group, heads + shared + group)
+    )  # (D,)
+    asked = asked * scale
+
+    @pallas.when(head % times == 0)
+    def _():
+        new_keys[own, newest, :] = key.astype(keys.dtype)
+        new_values[own, newest, :] = value.astype(values.dtype)
 
     def look(i, carry):
         top, total, found = carry
-        at = i * size + jnp.arange(size)
+        there = i * size + jnp.arange(size) < newest
 
         def read(x):
-            there = (at < length)[:, None]
-            return triton.load(x.at[row, head // times, pallas.ds(i * size, size), :], mask=there, other=0.0)
+            x = x.at[own, pallas.ds(i * size, size), :]
+            return triton.load(x, mask=there[:, None], other=0.0).astype(jnp.float32)
 
-        scores = jnp.sum(read(key).astype(jnp.float32) * asked, axis=1)  # (size,)
-        scores = jnp.where(at <= newest, scores, LOWEST)
+        scores = jnp.where(there, jnp.sum(read(keys) * asked, axis=1), LOWEST)  # (size,)
         highest = jnp.maximum(top, jnp.max(scores))
         shares, kept = jnp.exp(scores - highest), jnp.exp(top - highest)
-        more = jnp.sum(shares[:, None] * read(value).astype(jnp.float32), axis=0)  # (E,)
+        more = jnp.sum(shares[:, None] * read(values), axis=0)  # (D,)
         return highest, total * kept + jnp.sum(shares), found * kept + more
 
-    start = jnp.float32(LOWEST), jnp.float32(0.0), jnp.zeros((mean.shape[2],))
-    _, total, found = jax.lax.fori_loop(0, newest // size + 1, look, start)
+    start = jnp.sum(key * asked), jnp.float32(1.0), value
+    _, total, found = jax.lax.fori_loop(0, pallas.cdiv(newest, size), look, start)
     mean[row, head, :] = (found / total).astype(mean.dtype)
 
 

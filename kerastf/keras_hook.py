@@ -51,7 +51,7 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: Any) -> None:
         with garbage.later():
             self.loader.exec_module(module)
-        garbage.grow_old()
+            garbage.grow_old()  # within the block: at its end Python would go through all that is young
         register_all(module.saving)
 
     def __getattr__(self, name: str) -> Any:  # resources, source: all as the real loader has them

@@ -152,22 +152,23 @@ class Attention(keras.layers.Layer):
             return self.output_of(functional.mean_by(weights, v)), state
         q, k, v = self.split(query)
         where = functional.positions(query.shape[1], index)  # (T,) or (B, T)
+        q, k = self._turned(q, where), self._turned(k, where)
+        known = self._step_of_one(q, k, v, state, index)
+        if known is not None:
+            mean, state = known
+            return self.output_of(mean), state
         heads = k.shape[2]
         at = index if isinstance(index, int) or len(index.shape) == 0 else ops.repeat(index, heads)
-        new = {"key": self._turned(k, where), "value": v}
+        new = {"key": k, "value": v}
         state = {name: functional.write(state[name], functional.heads_as_rows(x), at) for name, x in new.items()}
         key, value = (functional.heads_apart(state[name], heads) for name in new)  # (B, S, K, D), (B, S, K, E)
         seen = index + query.shape[1] if isinstance(index, int) else key.shape[1]
         key_positions = functional.positions(seen)
-        q = self._turned(q, where)
-        mean = self._mean_of_one(q, key, value, index)
-        if mean is None:
-            weights = self._self_weights(q, key[:, :seen], where, key_positions, None, causal=True)
-            mean = functional.mean_by(weights, value[:, :seen])  # (B, T, H, E)
-        return self.output_of(mean), state
+        weights = self._self_weights(q, key[:, :seen], where, key_positions, None, causal=True)
+        return self.output_of(functional.mean_by(weights, value[:, :seen])), state
 
-    def _mean_of_one(self, q, key, value, index):
-        """What one query per row sees, by a backend's own program; None where there is none."""
+    def _step_of_one(self, q, k, v, state, index):
+        """What one query per row sees, and the next state, by a backend's own program; None where there is none."""
         return None
 
     # --- shapes and configuration
@@ -202,12 +203,12 @@ class Projected(Attention):
         self.initializer_std = initializer_std
         self.output_std = output_std
 
-    def _mean_of_one(self, q, key, value, index):
+    def _step_of_one(self, q, k, v, state, index):
         plain = not (self._scores_differently() or self.window is not None or self.bias_by_position)
-        if not plain or not kernels.serves_one_query(q, value):
+        if not plain or not kernels.serves_one_query(q, v):
             return None
-        q, key, scale = self.aligned(q, key)
-        return kernels.attention_of_one(q * scale, key, value, index)
+        q, aligned, scale = self.aligned(q, k)
+        return kernels.attention_of_one(q, k, v, state, index, scale) if aligned is k else None
 
     def _scores_differently(self):
         return type(self).scores_of is not Projected.scores_of

@@ -142,16 +142,24 @@ for rows, classes, idle, dtype in [(3, 5, 0, "float32"), (2, 5000, 24, "float32"
     np.testing.assert_allclose(np.asarray(slopes, "float32")[:, :classes], shares, atol=1e-6 if dtype == "float32" else 4e-3)
     assert not np.asarray(slopes, "float32")[:, classes:].any()
     np.testing.assert_array_equal(chosen, logits.argmax(1))
-for rows, length, heads, shared, width, values in [(3, 300, 4, 2, 16, 32), (1, 200, 2, 1, 128, 256), (1, 5, 1, 1, 16, 16)]:
-    shapes = (rows, 1, heads, width), (rows, length, shared, width), (rows, length, shared, values)
+for rows, length, heads, shared, width in [(3, 300, 4, 2, 16), (1, 700, 2, 1, 128), (1, 5, 1, 1, 16), (2, 1, 2, 2, 16)]:
+    shapes = (rows, 1, heads, width), (rows, shared, length, width), (rows, shared, length, width)
     q, k, v = (rng.normal(size=shape).astype("float32") for shape in shapes)
     last = rng.integers(0, length, rows).astype("int32")
     last[0] = length - 1
-    found = jax_kernels.attention_of_one(*map(jnp.asarray, (q, k, v, last)), interpret=True)
+    at = np.arange(rows), slice(None), last
+    kept = [x.copy() for x in (k, v)]
+    for x in kept:
+        x[at] = np.nan  # to be written, not read
+    own = [x[at][:, None] for x in (k, v)]
+    kept = [x.reshape(rows * shared, length, width) for x in kept]
+    found, *kept = jax_kernels.attention_of_one(*map(jnp.asarray, (q, *own, *kept, last)), scale=0.5, interpret=True)
+    for now, then in zip(kept, (k, v)):
+        np.testing.assert_array_equal(now, then.reshape(now.shape))
     for row in range(rows):
         for head in range(heads):
-            key, value = (x[row, : last[row] + 1, head // (heads // shared)] for x in (k, v))
-            shares = np.exp(key @ q[row, 0, head])
+            key, value = (x[row, head // (heads // shared), : last[row] + 1] for x in (k, v))
+            shares = np.exp(0.5 * key @ q[row, 0, head])
             np.testing.assert_allclose(found[row, 0, head], shares @ value / shares.sum(), rtol=1e-4, atol=1e-5)
 jax_kernels.PROGRAMS = 3
 for count, channels, dtype in [(7, 5, "float32"), (8, 16, "float32"), (2, 48, "bfloat16"), (1, 1, "float32")]:
@@ -241,9 +249,9 @@ import keras, kerastf, numpy as np
 from kerastf import jax_kernels, kernels
 asked, plain, found = [], jax_kernels.attention_of_one, []
 
-def step_by_step(*tensors):
+def step_by_step(*tensors, scale):
     asked.append(tensors[0].shape)
-    return plain(*tensors, interpret=True)
+    return plain(*tensors, scale=scale, interpret=True)
 
 jax_kernels.attention_of_one = step_by_step
 normalised = jax_kernels.normalised
@@ -251,7 +259,7 @@ jax_kernels.normalised = lambda *given: normalised(*given, True)
 prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
 for gpu in (False, True):
     kernels._jax_on_gpu = lambda: gpu
-    for options in ({}, {"position": "rotary"}, {"attention": {"name": "multi_head", "num_kv_heads": 1}}, {"attention": "cosine"}):
+    for options in ({"attention": "cosine"}, {}, {"position": "rotary"}, {"attention": {"name": "multi_head", "num_kv_heads": 1}}):
         keras.utils.set_random_seed(1)
         sizes = {"vocab_size": 11, "max_length": 16, "dim": 32, "num_layers": 2, "num_heads": 2, "initializer_std": 0.5}
         model = kerastf.create_model("gpt", **{**sizes, **options})

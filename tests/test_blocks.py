@@ -12,6 +12,7 @@ from keras import ops
 import kerastf
 from kerastf import compat, functional
 from kerastf.blocks import alignment, attention, feedforward, head, norm, position
+from kerastf.blocks.cosine import Cosine
 from kerastf.blocks.window import Window
 from kerastf.testing.subjects import shake
 
@@ -101,7 +102,7 @@ def test_window(causal):
 
 
 def test_cosine():
-    block = built(attention.Cosine(num_heads=2), X)
+    block = built(Cosine(num_heads=2), X)
     q, k, v = qkv(block, X)
     scale = numpy(block.scales).ravel()
     mean = slow_attention(

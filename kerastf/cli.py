@@ -17,12 +17,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments, argparse.Namespace(arguments=arguments))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        return options.run(options) or 0
+        status = options.run(options) or 0
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader of a pipe had enough; Python will write what it still holds into nothing
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, LookupError, ImportError, OSError) as error:
         print(f"kerastf: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader of a pipe had enough
-        return 0
     except KeyboardInterrupt as error:
         print(f"kerastf: {error if error.args else 'interrupted'}", file=sys.stderr)
         return 130
@@ -135,7 +138,10 @@ def _list(options):
             print(f"  {id:<28} {text}".rstrip())
     if not shown:
         where = f" of kind {options.kind}" if options.kind else ""
-        print(f"Nothing{where} matches {options.pattern!r}. Without a pattern, everything is listed.", file=sys.stderr)
+        hint = "Without a pattern, everything is listed."
+        if options.pattern in plugins.KINDS and not options.kind:
+            hint = f"Did you mean: kerastf list --kind {options.pattern}"
+        print(f"Nothing{where} matches {options.pattern!r}. {hint}", file=sys.stderr)
     return 0 if shown else 2
 
 

@@ -42,6 +42,16 @@ def test_list(capsys):
     assert out.splitlines()[0] == "attention" and "multi_head" in out and len(out.splitlines()) == 2
     status, out, err = run(capsys, "list", "zzz")
     assert status == 2 and err == "Nothing matches 'zzz'. Without a pattern, everything is listed.\n"
+    status, out, err = run(capsys, "list", "attention")
+    assert status == 2 and err == "Nothing matches 'attention'. Did you mean: kerastf list --kind attention\n"
+
+
+def test_a_reader_that_has_had_enough_is_no_error():
+    with subprocess.Popen(
+        [sys.executable, "-m", "kerastf", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait() == 0
 
 
 def test_info(capsys):

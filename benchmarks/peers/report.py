@@ -126,7 +126,7 @@ def draw(path, results):
     axes.set_yticks([sum(at) / len(at) for at in ticks.values()], list(ticks))
     axes.invert_yaxis()
     axes.set_xlabel("kerastf / peer: below 1, kerastf needs less")
-    axes.margins(x=0.3)  # room for the texts behind the bars
+    axes.margins(x=0.3, y=0.01)  # room for the texts behind the bars
     order = [c["label"] for c in CONTESTANTS.values()]
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(sorted(zip(labels, handles, strict=True), key=lambda pair: order.index(pair[0])))

@@ -130,6 +130,7 @@ def test_every_public_layer_is_registered():
         "ScalarMix",
         "ExtraTokens",
         "Segment",
+        "Asked",
     }
     for module_info in pkgutil.iter_modules([str(ROOT / "blocks")]):
         module = importlib.import_module(f"kerastf.blocks.{module_info.name}")

@@ -103,6 +103,25 @@ def test_context_mask_that_is_lost_in_decoding():
     assert attention_failures(Unmasked, ["cross_steps"]) == ["cross_steps"]
 
 
+def test_positions_that_attend_as_if_they_were_the_first():
+    @planted("attention", MultiHead, supports=MultiHead.supports)
+    class FromZero:
+        def call(self, query, context=None, *, mask=None, causal=False, positions=None, training=None):
+            found = MultiHead.call(self, query, context, mask=mask, causal=causal, training=training)
+            return found if positions is None else found[:, : positions.shape[1]]
+
+    assert attention_failures(FromZero, ["positions"]) == ["positions"]
+
+
+def test_positions_whose_shape_is_not_promised():
+    @planted("attention", MultiHead, supports=MultiHead.supports)
+    class Promises:
+        def compute_output_shape(self, query_shape, context_shape=None):
+            return query_shape
+
+    assert attention_failures(Promises, ["positions"]) == ["positions"]
+
+
 def test_weights_that_do_not_add_up():
     @planted("attention", MultiHead)
     class Heavy:

@@ -10,6 +10,7 @@ from kerastf import registry
 from kerastf.blocks.cell import GRU, LSTM
 from kerastf.blocks.embedding import Token
 from kerastf.blocks.head import Classifier
+from kerastf.blocks.masked import MaskedLanguageModel
 from kerastf.blocks.position import Learned
 from kerastf.blocks.sampler import Random
 from kerastf.testing import ContractError, check_block
@@ -81,6 +82,41 @@ def test_head_with_targets_and_no_loss():
 
     found = failures(lambda: check_block("head", "planted_silent_head", only=["loss"], num_classes=3))
     assert found == ["loss"]
+
+
+def _with_the_mean(self, features, mask=None, positions=None):
+    return MaskedLanguageModel.call(self, features - ops.mean(features, axis=1, keepdims=True), mask, positions)
+
+
+def _with_the_place(self, features, mask=None, positions=None):
+    logits = MaskedLanguageModel.call(self, features, mask, positions)
+    return logits if positions is None else logits + ops.cast(positions, "float32")[..., None]
+
+
+@pytest.mark.parametrize(
+    "base, options, body",
+    [
+        (Classifier, {"num_classes": 3}, {"reads": "first"}),  # it takes the mean
+        (Classifier, {"num_classes": 3, "pooling": "first"}, {"reads": "second"}),
+        (MaskedLanguageModel, {"vocab_size": 9}, {"call": _with_the_mean}),
+        (MaskedLanguageModel, {"vocab_size": 9}, {"call": _with_the_place}),
+    ],
+)
+def test_head_that_reads_more_than_it_says(base, options, body):
+    made = planted("head", base, supports=base.supports)(type("Reads", (), body))
+    assert failures(lambda: check_block("head", made, only=["reads"], **options)) == ["reads"]
+
+
+@pytest.mark.parametrize(
+    "id, options",
+    [
+        ("classifier", {"num_classes": 3, "pooling": "first"}),
+        ("masked_language_model", {"vocab_size": 9}),
+        ("pretraining", {"vocab_size": 9}),
+    ],
+)
+def test_heads_that_read_what_they_say(id, options):
+    assert "1 checks passed" in str(check_block("head", id, only=["reads"], **options))
 
 
 # --- cells

@@ -5,15 +5,21 @@ python docs/_site/choices.py          writes docs/_site/choices.json
 Costs add up over slots, except where one block changes what another builds; such two are counted together. In stacks of
 equal layers costs grow by the same step with each layer, so two shallow models tell those of a deep one. A test builds
 whole models and compares.
+
+Where a head reads the features of few positions, the last layer computes no others, if its blocks can do so. Within
+each such mode costs add up; so each has a table.
 """
 
+import contextlib
 import itertools
 import json
 import sys
 from pathlib import Path
+from unittest import mock
 
 import kerastf
-from kerastf import config, registry
+from kerastf import compat, config, registry
+from kerastf.blocks.stack import TransformerLayer
 
 PATH = Path(__file__).parent / "choices.json"
 FAMILIES = ("gpt", "bert", "transformer", "vit", "rnn", "seq2seq", "conv_s2s", "conv_lm")
@@ -32,6 +38,7 @@ HEADS = {
     "rnn": ["language_model", "classifier", "tagger", "features"],
     "vit": ["classifier", "features"],
 }
+NARROWING = ("bert", "vit")  # families whose last layer may compute few positions
 
 
 def value_of(name):
@@ -122,30 +129,77 @@ def is_refused(refused, chosen):
 
 def family_table(family):
     """Everything the page needs to know of a family."""
-    refused = refusals(family)
     slots = slots_of(family)
-    found = {"slots": slots, "refused": refused, "presets": {}}
+    found = {"slots": slots, "refused": refusals(family), "presets": {}}
+    if family in NARROWING:
+        found |= {"reads": reads_of(family), "narrow": narrowing(slots)}
     for preset in presets_of(family):
         base = defaults_of(family, preset)
-        whole = quick_cost(family, preset, base)
-        changes = {}
-        for part in parts(family, preset):
-            chosen = {**base, **part}
-            if not is_refused(refused, chosen):
-                new = quick_cost(family, preset, chosen)
-                changes["+".join(f"{s}:{n}" for s, n in part.items())] = [
-                    n - w for n, w in zip(new, whole, strict=True)
-                ]
-        found["presets"][preset] = {
-            "given": given_of(family, preset), "default": base, "cost": whole, "changes": changes,
-        }  # fmt: skip
-        print(f"{family}.{preset}: {len(changes)} choices", file=sys.stderr, flush=True)
+        known = {"given": given_of(family, preset), "default": base, **costs_of(family, preset, found, base)}
+        own = mode_of(found, base)
+        modes = sorted({*found.get("reads", {}).values(), own} - {own})
+        if modes:
+            known["modes"] = {mode: costs_of(family, preset, found, base, mode) for mode in modes}
+        found["presets"][preset] = known
+        print(f"{family}.{preset}: {len(known['changes'])} choices, modes: {modes or 1}", file=sys.stderr, flush=True)
     return found
 
 
-def parts(family, preset):
+def costs_of(family, preset, table, base, mode=None):
+    """What a preset costs in a mode, and how other blocks change that; by default in its own.
+
+    There, a block that alone leads to another mode is counted as well; such a change can be added to no other.
+    """
+    found = {}
+    own = mode_of(table, base)
+    if mode not in (None, "all"):  # with a head that leads to it
+        found["head"] = next(name for name, reads in table["reads"].items() if reads == mode)
+        base = {**base, "head": found["head"]}
+    wide = mock.patch.object(TransformerLayer, "can_narrow", lambda self: False)
+    with wide if mode == "all" else contextlib.nullcontext():
+        whole = quick_cost(family, preset, base)
+        found |= {"cost": whole, "changes": {}}
+        for part in parts(family, base):
+            chosen = {**base, **part}
+            there = mode == "all" or mode_of(table, chosen) == (mode or own) or (mode is None and len(part) == 1)
+            if there and not is_refused(table["refused"], chosen):
+                new = quick_cost(family, preset, chosen)
+                key = "+".join(f"{s}:{n}" for s, n in part.items())
+                found["changes"][key] = [n - w for n, w in zip(new, whole, strict=True)]
+    return found
+
+
+def reads_of(family):
+    """By head, which positions' features it reads."""
+    preset, found = next(iter(presets_of(family))), {}
+    for name in HEADS[family]:
+        with compat.without_allocation():
+            given = {**given_of(family, preset), "head": value_of(name)}
+            model = config.build_model(f"{family}.{preset}", num_layers=1, **given)
+        found[name] = getattr(model.head, "reads", "all")
+    return found
+
+
+def narrowing(slots):
+    """By slot, the blocks with which a last layer can compute few positions alone."""
+    found = {"attention": [], "feedforward": [], "norm": []}
+    usual = {"attention": "multi_head", "feedforward": "mlp", "norm": "layer"}
+    for slot, names in found.items():
+        for name in slots[slot]:
+            specs = {**usual, slot: name}
+            names += [name] if TransformerLayer(specs.pop("attention"), **specs).can_narrow() else []
+    return found
+
+
+def mode_of(table, chosen):
+    """Which positions the last layer computes: those that the head reads, where all blocks can do so, or all."""
+    able = all(chosen[slot] in names for slot, names in table.get("narrow", {}).items())
+    return table["reads"].get(chosen["head"], "all") if able and "reads" in table else "all"
+
+
+def parts(family, base):
     """What is counted: each other block alone, and two together where one changes what the other builds."""
-    slots, base = slots_of(family), defaults_of(family, preset)
+    slots = slots_of(family)
     for slot, names in slots.items():
         yield from ({slot: name} for name in names if name != base[slot])
     for first, second in PAIRS:
@@ -163,8 +217,11 @@ def is_joint(part):
 
 def total(table, preset, chosen):
     """The cost of a choice, added up from the table as the page does it."""
-    found = table["presets"][preset]
-    keys = [f"{s}:{n}" for s, n in chosen.items() if n != found["default"][s]]
+    known = table["presets"][preset]
+    mode = mode_of(table, chosen)
+    found = known if mode == mode_of(table, known["default"]) else known["modes"][mode]
+    base = {**known["default"], "head": found.get("head", known["default"].get("head"))}
+    keys = [f"{s}:{n}" for s, n in chosen.items() if n != base[s]]
     for together in itertools.permutations(keys, 2):
         if "+".join(together) in found["changes"]:
             keys = [k for k in keys if k not in together] + ["+".join(together)]

@@ -2,8 +2,9 @@
 //
 // `<div class="chooser">` holds the costs as JSON, put there when the site is built, and tables of them, which stay for
 // those who have no script. By family: `slots` with their blocks, `refused` choices with the reasons, and `presets`
-// with the blocks they have, what they cost, and how each other block changes that. `choices.py` wrote it; `total`
-// there and here are the same.
+// with the blocks they have, what they cost, and how each other block changes that. Where a head `reads` the features
+// of few positions, and all blocks are among those that can `narrow`, the last layer computes no others: a mode with
+// costs of its own. `choices.py` wrote it; `total` there and here are the same.
 "use strict";
 
 function chooser(place) {
@@ -34,9 +35,18 @@ function chooser(place) {
     return `import kerastf\n\nmodel = kerastf.create_model(\n    "${family}.${preset}",\n${lines.join("")})`;
   }
 
-  function total(different) {
-    const { cost, changes } = families[family].presets[preset];
-    let keys = different.map((slot) => `${slot}:${chosen[slot]}`);
+  function modeOf(blocks) {
+    const { reads = {}, narrow = {} } = families[family];
+    const able = Object.entries(narrow).every(([slot, names]) => names.includes(blocks[slot]));
+    return able ? reads[blocks.head] ?? "all" : "all";
+  }
+
+  function total() {
+    const known = families[family].presets[preset];
+    const mode = modeOf(chosen);
+    const { cost, changes, head } = mode === modeOf(known.default) ? known : known.modes[mode];
+    const base = { ...known.default, ...(head ? { head } : {}) };
+    let keys = Object.keys(chosen).filter((slot) => chosen[slot] !== base[slot]).map((slot) => `${slot}:${chosen[slot]}`);
     for (const a of keys) for (const b of keys) {
       if (!(`${a}+${b}` in changes)) continue;
       keys = [...keys.filter((k) => k !== a && k !== b), `${a}+${b}`];
@@ -107,7 +117,7 @@ function chooser(place) {
     );
     code.textContent = call(different);
     why.replaceChildren(...reasons.map((r) => element("p", {}, `Refused: ${r.why}`)));
-    const sums = reasons.length ? null : total(different);
+    const sums = reasons.length ? null : total();
     const largest = measures.map((_, i) => Math.max(cost[i], sums ? sums[i] : 0));
     body.replaceChildren(...measures.map((measure, i) => {
       const bar = (number, kind) => {

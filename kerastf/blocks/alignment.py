@@ -20,11 +20,11 @@ class Unprojected(Attention):
     def output_of(self, mean):
         return ops.squeeze(mean, 2)  # (B, T, E)
 
-    def compute_output_shape(self, query_shape, context_shape=None):
-        return (*query_shape[:-1], (context_shape or query_shape)[-1])
+    def compute_output_shape(self, query_shape, context_shape=None, positions_shape=None):
+        return (*(positions_shape or query_shape[:-1]), (context_shape or query_shape)[-1])
 
 
-@register("attention", "bahdanau", supports=("causal", "cross", "decode", "bias", "weights"))
+@register("attention", "bahdanau", supports=("causal", "cross", "decode", "bias", "positions", "weights"))
 class Bahdanau(Unprojected):
     """Additive attention: a small network scores each pair of query and key.
 
@@ -41,10 +41,11 @@ class Bahdanau(Unprojected):
         context: Float tensor of shape `(B, S, C')` for cross-attention; None attends to `query` itself.
         mask: Boolean, True = keep: `(B, S)` over the keys or `(B, T, S)` in full.
         causal: Whether position `t` sees positions `<= t` only.
+        positions: Integer `(B, M)`: in self-attention, the positions that attend; None for all.
         training: Whether dropout is active.
 
     Returns:
-        Float tensor of shape `(B, T, C')`: as wide as what is attended to.
+        Float tensor of shape `(B, T, C')`, as wide as what is attended to; `(B, M, C')` for positions.
 
     Examples:
         >>> block = Bahdanau(units=16)
@@ -92,7 +93,7 @@ def _uniform(units):
     return keras.initializers.RandomUniform(-limit, limit)
 
 
-@register("attention", "luong", supports=("causal", "cross", "decode", "bias", "weights"))
+@register("attention", "luong", supports=("causal", "cross", "decode", "bias", "positions", "weights"))
 class Luong(Unprojected):
     """Multiplicative attention: the score is a dot product, plain or through a learned matrix.
 
@@ -109,10 +110,11 @@ class Luong(Unprojected):
         context: Float tensor of shape `(B, S, C')` for cross-attention; None attends to `query` itself.
         mask: Boolean, True = keep: `(B, S)` over the keys or `(B, T, S)` in full.
         causal: Whether position `t` sees positions `<= t` only.
+        positions: Integer `(B, M)`: in self-attention, the positions that attend; None for all.
         training: Whether dropout is active.
 
     Returns:
-        Float tensor of shape `(B, T, C')`: as wide as what is attended to.
+        Float tensor of shape `(B, T, C')`, as wide as what is attended to; `(B, M, C')` for positions.
 
     Examples:
         >>> block = Luong(score="dot")
@@ -160,7 +162,7 @@ class Luong(Unprojected):
         return {**super().get_config(), "score": self.score}
 
 
-@register("attention", "none", supports=("causal", "cross", "decode", "weights"))
+@register("attention", "none", supports=("causal", "cross", "decode", "positions", "weights"))
 class NoAttention(Unprojected):
     """No choice: the last position that may be seen has all the weight.
 
@@ -176,10 +178,11 @@ class NoAttention(Unprojected):
         context: Float tensor of shape `(B, S, C')`; None takes the last of `query` itself.
         mask: Boolean, True = keep: `(B, S)` over the keys or `(B, T, S)` in full.
         causal: Whether position `t` sees positions `<= t` only.
+        positions: Integer `(B, M)`: in self-attention, the positions that attend; None for all.
         training: Whether dropout is active.
 
     Returns:
-        Float tensor of shape `(B, T, C')`: as wide as what is attended to.
+        Float tensor of shape `(B, T, C')`, as wide as what is attended to; `(B, M, C')` for positions.
 
     Examples:
         >>> block = NoAttention()

@@ -2,9 +2,9 @@
 
 Shapes: B batch, T queries, S keys, C channels, H heads, K key/value heads, D per head, E per value.
 
-Every block answers to one contract: `call(query, context=None, *, mask=None, causal=False)` for whole sequences, and
-`init_state` / `step` for decoding. A subclass of `Attention` says how queries, keys and values are made and scored;
-the rest is written once.
+Every block answers to one contract: `call(query, context=None, *, mask=None, causal=False)` for whole sequences, with
+`positions=None` where it can attend for some positions alone, and `init_state` / `step` for decoding. A subclass of
+`Attention` says how queries, keys and values are made and scored; the rest is written once.
 """
 
 import keras
@@ -61,8 +61,8 @@ class Attention(keras.layers.Layer):
 
     # --- whole sequences
 
-    def call(self, query, context=None, *, mask=None, causal=False, training=None):
-        weights, value = self._weights(query, context, mask, causal)
+    def call(self, query, context=None, *, mask=None, causal=False, positions=None, training=None):
+        weights, value = self._weights(query, context, mask, causal, positions)
         weights = self.drop_weights(weights, training=training)  # (B, H, T, S)
         output = self.output_of(functional.mean_by(weights, value))  # (B, T, C)
         return self.drop_output(output, training=training)
@@ -71,21 +71,30 @@ class Attention(keras.layers.Layer):
         """The weights `(B, H, T, S)` that `call` would use."""
         return self._weights(query, context, mask, causal)[0]
 
-    def _weights(self, query, context, mask, causal):
-        q, k, v, where = self._read(query, context, causal)
-        if where is None:
+    def _weights(self, query, context, mask, causal, positions=None):
+        q, k, v, mask, places = self._read(query, context, mask, causal, positions)
+        if places is None:
             return functional.weigh(self.scores_of(q, k), functional.join_masks(mask)), v
-        return self._self_weights(q, k, where, where, mask, causal), v
+        return self._self_weights(q, k, *places, mask, causal), v
 
-    def _read(self, query, context, causal):
-        """Queries, keys and values of whole sequences, turned, and their positions; None for those of a context."""
+    def _read(self, query, context, mask, causal, positions):
+        """Queries, keys and values of whole sequences, turned, the mask, and the positions of queries and keys.
+
+        Those are None where there is a context. With `positions`, queries and mask are theirs alone.
+        """
         if context is not None:
             if causal:
                 raise ValueError("`causal` is for self-attention: a context has no future. Received: causal=True")
-            return self.query_of(query), *self.memory_of(context), None  # (B, T, H, D), (B, S, K, D), (B, S, K, E)
+            if positions is not None:
+                raise ValueError("`positions` are for self-attention: of a context, hand in the queries you want.")
+            # (B, T, H, D), (B, S, K, D), (B, S, K, E)
+            return self.query_of(query), *self.memory_of(context), mask, None
         q, k, v = self.split(query)
-        where = functional.positions(ops.shape(query)[1])  # (T,)
-        return self._turned(q, where), self._turned(k, where), v, where
+        where = asked = functional.positions(ops.shape(query)[1])  # (T,)
+        if positions is not None:
+            q, asked = functional.pick(q, positions), ops.cast(positions, where.dtype)  # (B, M, H, D), (B, M)
+            mask = functional.pick(mask, positions) if mask is not None and len(mask.shape) == 3 else mask
+        return self._turned(q, asked), self._turned(k, where), v, mask, (asked, where)
 
     def _self_weights(self, q, k, query_positions, key_positions, mask, causal):
         """Weights of self-attention, of queries and keys that are turned already."""
@@ -213,16 +222,20 @@ class Projected(Attention):
     def _scores_differently(self):
         return type(self).scores_of is not Projected.scores_of
 
-    def call(self, query, context=None, *, mask=None, causal=False, training=None):
+    def call(self, query, context=None, *, mask=None, causal=False, positions=None, training=None):
         # A subclass's own scores can only be weighed as a whole; so can tensors that stand for shapes alone, by which
         # a layer's cost is counted.
         if self._scores_differently() or keras.backend.is_keras_tensor(query):
-            return super().call(query, context, mask=mask, causal=causal, training=training)
-        q, k, v, where = self._read(query, context, causal)
+            return super().call(query, context, mask=mask, causal=causal, positions=positions, training=training)
+        q, k, v, mask, places = self._read(query, context, mask, causal, positions)
         q, k, scale = self.aligned(q, k)
         rules = {"mask": mask, "causal": causal, "window": self.window, "bias": None}
-        if where is not None:
-            rules["bias"] = self._bias(where, where)
+        if places is not None:
+            rules["bias"] = self._bias(*places)
+        if positions is not None and (causal or self.window is not None):
+            seen = functional.visible(*places, causal=causal, window=self.window)  # (B, M, S)
+            mask = functional.join_masks(mask, ("pairs", seen))
+            rules |= {"mask": ops.squeeze(mask, 1), "causal": False, "window": None}
         if training and self.dropout:
             rules |= {"dropout": self.dropout, "seed": self.drop_weights.seed_generator}
         mean = functional.attention(q, k, v, scale=scale, **rules)  # (B, T, H, E)
@@ -286,11 +299,11 @@ class Projected(Attention):
         heads, _, width = self.sizes
         return self.output_projection(ops.reshape(mean, (*shapes.leading(mean, 2), heads * width)))  # (B, T, C)
 
-    def compute_output_shape(self, query_shape, context_shape=None):
+    def compute_output_shape(self, query_shape, context_shape=None, positions_shape=None):
         _, _, width = self._sizes(query_shape[-1])
         if self.turn:
             self.turn.compute_output_shape((*query_shape[:-1], self.num_heads, width))
-        return query_shape
+        return (*(positions_shape or query_shape[:-1]), query_shape[-1])
 
     def get_config(self):
         return {
@@ -304,7 +317,7 @@ class Projected(Attention):
         }
 
 
-@register("attention", "multi_head", supports=("causal", "cross", "decode", "rotation", "bias", "weights"))
+@register("attention", "multi_head", supports=("causal", "cross", "decode", "rotation", "bias", "positions", "weights"))
 class MultiHead(Projected):
     """Multi-head scaled dot-product attention, with grouped-query attention as an option.
 
@@ -327,10 +340,11 @@ class MultiHead(Projected):
         context: Float tensor of shape `(B, S, C')` for cross-attention; None attends to `query` itself.
         mask: Boolean, True = keep: `(B, S)` over the keys or `(B, T, S)` in full.
         causal: Whether position `t` sees positions `<= t` only.
+        positions: Integer `(B, M)`: in self-attention, the positions that attend; None for all.
         training: Whether dropout is active.
 
     Returns:
-        Float tensor of shape `(B, T, C)`.
+        Float tensor of shape `(B, T, C)`; `(B, M, C)` for positions.
 
     Examples:
         >>> block = MultiHead(num_heads=4, num_kv_heads=2)

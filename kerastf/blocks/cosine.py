@@ -7,7 +7,7 @@ from kerastf.blocks.attention import Projected
 from kerastf.registry import register
 
 
-@register("attention", "cosine", supports=("causal", "cross", "decode", "rotation", "bias", "weights"))
+@register("attention", "cosine", supports=("causal", "cross", "decode", "rotation", "bias", "positions", "weights"))
 class Cosine(Projected):
     """Multi-head attention by cosine: how alike query and key point, whatever their lengths.
 
@@ -30,10 +30,11 @@ class Cosine(Projected):
         context: Float tensor of shape `(B, S, C')` for cross-attention; None attends to `query` itself.
         mask: Boolean, True = keep: `(B, S)` over the keys or `(B, T, S)` in full.
         causal: Whether position `t` sees positions `<= t` only.
+        positions: Integer `(B, M)`: in self-attention, the positions that attend; None for all.
         training: Whether dropout is active.
 
     Returns:
-        Float tensor of shape `(B, T, C)`.
+        Float tensor of shape `(B, T, C)`; `(B, M, C)` for positions.
 
     Examples:
         >>> block = Cosine(num_heads=4)

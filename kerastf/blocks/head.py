@@ -3,6 +3,9 @@
 Shapes: B batch, T time, C channels, V vocabulary, N classes. A head is called with the features and the mask of kept
 positions; `default_loss()` and `default_metrics()` give fresh Keras objects, or None where there is none;
 `example_targets(features_shape, rng)` gives random targets, by which the contract tries them.
+
+A head that reads the features of few positions says so by `reads`, and may then be handed no others: `"first"`, that
+position alone; `"positions"`, the first and those that it is given.
 """
 
 from typing import Literal
@@ -202,6 +205,11 @@ class Classifier(keras.layers.Layer):
             dtype=self.dtype_policy, name="project",
         )  # fmt: skip
         self.project.build((features_shape[0], features_shape[-1]))
+
+    @property
+    def reads(self):
+        """Which positions' features it reads: the `"first"`, as a pooler does too, or `"all"`."""
+        return "first" if self.pooling in ("first", "pooler") else "all"
 
     def call(self, features, mask=None, pooled=None, training=None):
         if self.pooling == "first":

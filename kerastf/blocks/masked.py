@@ -47,6 +47,8 @@ class MaskedLanguageModel(keras.layers.Layer):
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 3.1
     """
 
+    reads = "positions"
+
     def __init__(
         self, vocab_size: int, *, tied: bool = True, activation: str = "gelu", epsilon: float = 1e-12,
         ignore: int | None = -1, initializer_std: float = 0.02, **kwargs,
@@ -161,6 +163,8 @@ class Pretraining(keras.layers.Layer):
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 3.1
     """
 
+    reads = "positions"
+
     def __init__(
         self, vocab_size: int, *, tied: bool = True, activation: str = "gelu", epsilon: float = 1e-12,
         ignore: int | None = -1, initializer_std: float = 0.02, **kwargs,
@@ -231,3 +235,29 @@ class Pretraining(keras.layers.Layer):
         inner = self.masked_tokens.get_config()
         names = ("vocab_size", "tied", "activation", "epsilon", "ignore", "initializer_std")
         return {**super().get_config(), **{n: inner[n] for n in names}}
+
+
+class Asked(keras.layers.Layer):
+    """The positions whose features a head reads that is given `positions`: the first, which a pooler reads, and those.
+
+    Args:
+        **kwargs: Passed to `keras.layers.Layer` (`name`, `dtype`, ...).
+
+    Call arguments:
+        tokens: Integer tensor of shape `(B, T)`.
+        positions: Integer tensor of shape `(B, M)`; None where all are asked for.
+
+    Returns:
+        The positions `(B, 1 + M)`, and where among those the given ones stand, `(B, M)`; None twice for all.
+
+    Examples:
+        >>> asked, places = Asked()(keras.ops.zeros((1, 9), "int32"), positions=keras.ops.array([[4, 7]]))
+        >>> keras.ops.convert_to_numpy(asked).tolist()
+        [[0, 4, 7]]
+    """
+
+    def call(self, tokens, positions=None):
+        if positions is None:
+            return None, None
+        asked = ops.concatenate([ops.zeros_like(positions[:, :1]), positions], axis=1)  # (B, 1 + M)
+        return asked, ops.cumsum(ops.ones_like(positions), axis=1)  # (B, M): 1, 2, ..

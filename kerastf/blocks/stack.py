@@ -5,9 +5,10 @@ from typing import Literal
 
 import keras
 
-from kerastf import alike, copying
-from kerastf.config import create_block
+from kerastf import alike, copying, functional
+from kerastf.config import block_spec, create_block
 from kerastf.errors import InputError
+from kerastf.registry import resolve
 
 
 class TransformerLayer(keras.layers.Layer):
@@ -32,10 +33,12 @@ class TransformerLayer(keras.layers.Layer):
         context: Float tensor of shape `(B, S, C')`, where there is a cross-attention.
         mask: Boolean `(B, T)` or `(B, T, T)`, True = keep.
         context_mask: Boolean `(B, S)` or `(B, T, S)`, True = keep.
+        positions: Integer tensor of shape `(B, M)`: the positions whose output is wanted; None for all. What only the
+            others need is not computed.
         training: Whether dropout is active.
 
     Returns:
-        Float tensor of shape `(B, T, C)`.
+        Float tensor of shape `(B, T, C)`; `(B, M, C)` for positions.
 
     Examples:
         >>> layer = TransformerLayer({"name": "multi_head", "num_heads": 2})
@@ -65,7 +68,7 @@ class TransformerLayer(keras.layers.Layer):
             ("attention", "cross_attention", "feedforward") if cross_attention else ("attention", "feedforward")
         )
 
-    def build(self, x_shape, context_shape=None, context_mask_shape=None):
+    def build(self, x_shape, context_shape=None, context_mask_shape=None, positions_shape=None):
         make = functools.partial(self._make, x_shape, context_shape)
         for name, part in copying.parts(self, (x_shape, context_shape), make).items():
             setattr(self, name, part)
@@ -87,31 +90,53 @@ class TransformerLayer(keras.layers.Layer):
             made |= {f"{part}_norm": norm, part: block}
         return made
 
-    def call(self, x, context=None, mask=None, context_mask=None, training=None):
+    def call(self, x, context=None, mask=None, context_mask=None, positions=None, training=None):
+        tensors = x, context, mask, context_mask, positions
         if not training:
-            return self._compute(x, context, mask, context_mask, training=training)
-        return alike.call(self, functools.partial(self._compute, training=True), x, context, mask, context_mask)
+            return self._compute(*tensors, training=training)
+        return alike.call(self, functools.partial(self._compute, training=True), *tensors)
 
-    def _compute(self, x, context, mask, context_mask, *, training):
-        return self._around(
+    def _compute(self, x, context, mask, context_mask, positions, *, training):
+        narrow = positions is not None and self.can_narrow()
+        asked = {"positions": positions} if narrow else {}
+        found = self._around(
             x,
             {
-                "attention": lambda h: self.attention(h, mask=mask, causal=self.causal, training=training),
+                "attention": lambda h: self.attention(h, mask=mask, causal=self.causal, training=training, **asked),
                 "cross_attention": lambda h: self.cross_attention(h, context, mask=context_mask, training=training),
                 "feedforward": lambda h: self.feedforward(h),  # Keras hands `training` down to those that take it
             },
             training,
+            positions if narrow else None,
         )
+        return found if narrow or positions is None else functional.pick(found, positions)
 
-    def _around(self, x, functions, training=False):
-        """The residual connections with their norms, around whatever the functions of the parts do."""
+    def _around(self, x, functions, training=False, positions=None):
+        """The residual connections with their norms, around whatever the functions of the parts do.
+
+        With `positions`, what attention gives is of those alone, and so is all that follows.
+        """
         for part in self.parts:
             norm = getattr(self, f"{part}_norm")
             pre = self.norm_order == "pre"
             h = functions[part](norm(x) if pre else x)  # (B, T, C)
+            if part == "attention" and positions is not None:
+                x = functional.pick(x, positions)  # (B, M, C)
             h = self.skip(h, training=training) if self.skip else h
             x = x + h if pre else norm(x + h)  # (B, T, C)
         return x
+
+    def can_narrow(self):
+        """Whether some positions can be computed without the others, but for their keys and values.
+
+        A norm or feed-forward that is causal and has no state looks at one position at a time: the contract's check of
+        steps proves it.
+        """
+        attention, feedforward, norm = (
+            resolve(kind, block_spec(kind, self.specs[kind])["name"]) for kind in ("attention", "feedforward", "norm")
+        )
+        alone = all("causal" in cls.supports and not hasattr(cls, "step") for cls in (feedforward, norm))
+        return alone and "positions" in attention.supports and "cross_attention" not in self.parts
 
     def attention_weights(self, x, mask=None):
         """The weights `(B, H, T, T)` of self-attention for an input of this layer."""
@@ -166,8 +191,8 @@ class TransformerLayer(keras.layers.Layer):
     def compute_mask(self, inputs, previous_mask=None):
         return None
 
-    def compute_output_shape(self, x_shape, context_shape=None, context_mask_shape=None):
-        return x_shape
+    def compute_output_shape(self, x_shape, context_shape=None, context_mask_shape=None, positions_shape=None):
+        return x_shape if positions_shape is None else (*positions_shape, x_shape[-1])
 
     def get_config(self):
         return {

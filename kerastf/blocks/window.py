@@ -7,7 +7,7 @@ from kerastf.blocks.attention import Projected
 from kerastf.registry import register
 
 
-@register("attention", "window", supports=("causal", "decode", "rotation", "bias", "weights"))
+@register("attention", "window", supports=("causal", "decode", "rotation", "bias", "positions", "weights"))
 class Window(Projected):
     """Multi-head attention to the last `window` positions only; its decoding state is a ring of that many keys.
 
@@ -31,10 +31,11 @@ class Window(Projected):
         context: Must be None: a window is a neighbourhood in one sequence.
         mask: Boolean, True = keep: `(B, T)` over the keys or `(B, T, T)` in full.
         causal: Whether position `t` sees positions `<= t` only.
+        positions: Integer `(B, M)`: in self-attention, the positions that attend; None for all.
         training: Whether dropout is active.
 
     Returns:
-        Float tensor of shape `(B, T, C)`.
+        Float tensor of shape `(B, T, C)`; `(B, M, C)` for positions.
 
     Examples:
         >>> import keras

@@ -101,10 +101,10 @@ def mean_kept(x, mask=None):
 
 
 def pick(x, where):
-    """Features at chosen positions of each row: `(B, T, C)` and integers `(B, M)` to `(B, M, C)`."""
+    """What stands at chosen positions of each row: `(B, T, ...)` and integers `(B, M)` to `(B, M, ...)`."""
     shape = ops.shape(x)
     rows = ops.arange(shape[0], dtype="int32")[:, None] * shape[1]  # (B, 1)
-    flat = ops.reshape(x, (-1, x.shape[-1]))  # (B T, C): gathering whole vectors is much quicker than along an axis
+    flat = ops.reshape(x, (-1, *shape[2:]))  # (B T, ...): gathering whole vectors is much quicker than along an axis
     return ops.take(flat, ops.cast(where, "int32") + rows, axis=0)
 
 

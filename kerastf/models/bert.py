@@ -1,5 +1,6 @@
 """BERT: an encoder that sees both sides of every token. Shapes: B batch, T time, M masked, C channels, V vocabulary."""
 
+import functools
 from typing import Any, Literal
 
 import keras
@@ -9,6 +10,7 @@ from keras import ops
 from kerastf import config, functional, text
 from kerastf.blocks.dropout import Dropout
 from kerastf.blocks.embedding import Segment
+from kerastf.blocks.masked import Asked
 from kerastf.blocks.stack import TransformerLayer
 from kerastf.config import create_block
 from kerastf.errors import InputError
@@ -123,18 +125,31 @@ class BERT(Model):
         x = embedding(inputs["tokens"])  # (B, T, C)
         x = segment(x, segments=inputs["segments"]) if segment else x
         x = drop(embedding_norm(position(x) if position else x))
-        for layer in layers:
+        for layer in layers[:-1]:
             x = layer(x, mask=mask)  # (B, T, C)
-        x = last_norm(x) if last_norm else x
-        pooled = pooler(x[:, 0])  # (B, C)
-        body = keras.Model(dict(inputs), {"features": x, "pooled": pooled}, name="body")
-        known = {"pooled": pooled}
+
+        def features(positions=None):
+            """Those of all positions `(B, T, C)` or of some `(B, M, C)`, and what the pooler makes of the first."""
+            y = layers[-1](x, mask=mask, positions=positions)
+            y = last_norm(y) if last_norm else y
+            return {"features": y, "pooled": pooler(y[:, 0])}  # (B, C)
+
+        body = functools.cache(lambda read=dict(inputs): keras.Model(read, features(), name="body"))
+        reads = getattr(head, "reads", "all") if layers[-1].can_narrow() else "all"
+        known, asked = {}, None
         if "positions" in head.supports:
-            inputs["masked_positions"] = keras.Input(
+            known["positions"] = inputs["masked_positions"] = keras.Input(
                 (None,), dtype="int32", name="masked_positions", optional=True
             )  # (B, M)
-            known["positions"] = inputs["masked_positions"]
-        outputs = head(x, mask=mask, **{n: t for n, t in known.items() if n in head.supports})
+        if reads == "positions":
+            asked, known["positions"] = Asked(name="asked")(inputs["tokens"], positions=known["positions"])
+        elif reads == "first":
+            asked = ops.zeros_like(inputs["tokens"][:, :1])  # (B, 1)
+        known |= features(asked)
+        outputs = head(
+            known.pop("features"), mask=mask if asked is None else None,
+            **{n: t for n, t in known.items() if n in head.supports},
+        )  # fmt: skip
         super().__init__(inputs=inputs, outputs=outputs, plan=plan, head=head, name=options["name"])
 
         # === Parts ===
@@ -145,7 +160,7 @@ class BERT(Model):
         self.blocks = layers
         self.last_norm = last_norm
         self.pooler = pooler
-        self._body = lambda: body  # a closure: Keras would track and save every layer a second time
+        self._whole = body  # a function: Keras would track and save every layer a second time
         self.inputs_known = tuple(inputs)
         self.max_length = options["max_length"]
         if not self._reads_pooler():
@@ -199,7 +214,7 @@ class BERT(Model):
     @property
     def body(self):
         """The model without its head, on the same weights: inputs to `features` `(B, T, C)` and `pooled` `(B, C)`."""
-        return self._body()
+        return self._whole()
 
     # --- inputs
 

@@ -147,12 +147,18 @@ class ViT(Model):
         shape = functional.pair("image_size", options["image_size"]) if reads == "images" else (None,)
         inputs = keras.Input((*shape, options["channels"]), name=reads)  # (B, H, W, D) or (B, N, D)
         x, mask = embed(inputs)  # (B, T, C)
-        for layer in layers:
+        for layer in layers[:-1]:
             x = layer(x, mask=mask)  # (B, T, C)
+        first = None
+        if getattr(head, "reads", "all") == "first" and layers[-1].can_narrow():
+            first = ops.zeros_like(x[:, :1, 0], dtype="int32")  # (B, 1)
+        x = layers[-1](x, mask=mask, positions=first)  # (B, T, C), or (B, 1, C) where the head reads no more
         x = last_norm(x) if last_norm else x
         # A mean is taken over the patches alone.
-        patches = ops.ones_like(x[..., 0], dtype="bool") if mask is None else mask
-        patches = _lead(patches[:, self_tokens:], self_tokens, False) if self_tokens else mask  # (B, T)
+        patches = None
+        if first is None:
+            patches = ops.ones_like(x[..., 0], dtype="bool") if mask is None else mask
+            patches = _lead(patches[:, self_tokens:], self_tokens, False) if self_tokens else mask  # (B, T)
         super().__init__(
             inputs=inputs, outputs=head(x, mask=patches), plan=plan, head=head, name=options["name"]
         )  # fmt: skip

@@ -1,10 +1,12 @@
-"""The check of heads alone: their loss and metrics fit their outputs."""
+"""The checks of heads alone: their loss and metrics fit their outputs, and they read what they say they do."""
 
 import keras
 import numpy as np
+from keras import ops
 
+from kerastf.testing.generic import TOLERANCE
 from kerastf.testing.report import Broken, NotAsked, check
-from kerastf.testing.subjects import DIM, LENGTH
+from kerastf.testing.subjects import DIM, LENGTH, difference
 
 
 @check("loss", ("head",), "its own loss and metrics take its own targets, and training brings the loss down")
@@ -27,3 +29,28 @@ def loss(subject):
         raise Broken(f"`{wrong[0]}` is not finite on its own targets")
     if after["loss"] >= before["loss"]:
         raise Broken(f"over 8 steps on one batch the loss went from {before['loss']:.4g} to {after['loss']:.4g}")
+
+
+@check("reads", ("head",), "features of positions that it declares not to read change nothing, and may be missing")
+def reads(subject):
+    head = subject.make()
+    declared = getattr(head, "reads", "all")
+    if declared == "all":
+        raise NotAsked("it reads the features of all positions")
+    inputs = subject.inputs()
+    x, rest = inputs["x"], {}
+    few = x[:, :1]
+    if declared == "positions":
+        asked = np.array([[LENGTH - 1, 1], [2, 2], [0, 3]], dtype="int32")  # (B, M)
+        few = np.concatenate([few, np.take_along_axis(x, asked[..., None], axis=1)], axis=1)
+        rest = {"whole": {"positions": asked}, "few": {"positions": np.array([[1, 2]] * len(x), dtype="int32")}}
+    elif declared != "first":
+        raise Broken(f"`reads` must be 'first', 'positions' or 'all'. Received: {declared!r}")
+
+    def call(features, which):
+        known = {name: ops.convert_to_tensor(v) for name, v in rest.get(which, {}).items()}
+        return subject.call(head, {**inputs, "x": features}, **known)
+
+    gap = difference(call(few, "few"), call(x, "whole"))
+    if gap > TOLERANCE:
+        raise Broken(f"it declares reads={declared!r}; without the features of other positions it differs by {gap:.2g}")

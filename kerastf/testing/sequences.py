@@ -84,6 +84,30 @@ def cross(subject):
         raise Broken(f"masked positions of the context changed the output by {gap:.2g}")
 
 
+@check("positions", ("attention",), "some positions alone attend as they do among all")
+def positions(subject):
+    _need(subject, "positions")
+    layer = subject.make()
+    x = subject.inputs()["x"]
+    asked = np.array([[LENGTH - 1, 0], [2, 2], [0, 3]], dtype="int32")  # (B, M)
+    rng = np.random.default_rng(5)
+    full = np.logical_or(rng.random((*x.shape[:2], LENGTH)) < 0.5, np.eye(LENGTH, dtype=bool))
+    hidden = np.arange(LENGTH) < np.array([[LENGTH], [LENGTH - 1], [LENGTH - 2]])
+    for flag in _directions(subject):
+        for name, mask in (("no mask", None), ("a mask (B, S)", hidden), ("a mask (B, T, S)", full)):
+            known = {"causal": flag, "mask": None if mask is None else ops.convert_to_tensor(mask)}
+            want = np.take_along_axis(_call(subject, layer, x, **known), asked[..., None], axis=1)
+            gap = difference(_call(subject, layer, x, positions=ops.convert_to_tensor(asked), **known), want)
+            if gap > TOLERANCE:
+                raise Broken(
+                    f"with {name} and causal={flag}, positions alone differ from the same among all by {gap:.2g}"
+                )
+    symbols = keras.KerasTensor(x.shape), keras.KerasTensor(asked.shape, dtype="int32")
+    promised = layer(symbols[0], causal=bool(_directions(subject)[-1]), positions=symbols[1]).shape
+    if tuple(promised) != (*asked.shape, want.shape[-1]):
+        raise Broken(f"a symbolic call with positions of shape {asked.shape} gives {tuple(promised)}")
+
+
 @check("steps", SEQUENCE_KINDS, "step by step equals the whole, for tokens, prompts and ragged rows")
 def steps(subject):
     _need(subject, "decode" if subject.kind == "attention" else "causal")

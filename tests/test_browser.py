@@ -13,11 +13,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "_site"))
 SITE = Path(os.environ.get("KERASTF_SITE", Path(__file__).parents[1] / "site"))
 TERMS = (
     "attention",
@@ -282,6 +284,34 @@ def test_what_is_refused_says_why(browser, address):
     assert costs(page)["FLOPs"][1] == "refused"
     box(page, "attention").select_option("cosine")
     assert page.locator(".chooser-why").inner_text() == ""
+    page.close()
+
+
+@pytest.mark.parametrize(
+    "family, swaps",
+    [
+        ("vit", {"norm": "rms"}),
+        ("vit", {"feedforward": "gated_conv", "norm": "rms"}),  # the last layer computes all positions
+        ("vit", {"head": "features", "attention": "cosine"}),
+        ("bert", {"head": "classifier", "attention": "cosine", "position": "rotary"}),
+        ("bert", {"head": "classifier", "attention": "linear_attention/linear"}),
+        ("bert", {"head": "masked_language_model", "feedforward": "gated"}),
+    ],
+)
+def test_costs_of_a_choice_are_those_that_the_code_counts(browser, address, family, swaps):
+    import choices
+
+    page, wrong = visit(browser, address, "/choose/")
+    box(page, "Family").select_option(family)
+    for slot, name in swaps.items():
+        box(page, slot).select_option(name)
+    data = json.loads(page.locator(".chooser script").text_content())["families"][family]
+    preset = next(iter(data["presets"]))
+    parameters, flops, _ = choices.cost_of(family, preset, {**choices.defaults_of(family, preset), **swaps})
+    assert costs(page)["Parameters"][1] == f"{parameters:,}"
+    number, unit = costs(page)["FLOPs"][1].split()
+    assert float(number) * {"M": 1e6, "G": 1e9}[unit] == pytest.approx(flops, rel=0.005)
+    assert not wrong
     page.close()
 
 

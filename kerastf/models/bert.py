@@ -141,9 +141,9 @@ class BERT(Model):
             known["positions"] = inputs["masked_positions"] = keras.Input(
                 (None,), dtype="int32", name="masked_positions", optional=True
             )  # (B, M)
-        if reads == "positions":
-            asked, known["positions"] = Asked(name="asked")(inputs["tokens"], positions=known["positions"])
-        elif reads == "first":
+            if reads == "positions":
+                asked, known["positions"] = Asked(name="asked")(inputs["tokens"], positions=known["positions"])
+        if reads == "first":
             asked = ops.zeros_like(inputs["tokens"][:, :1])  # (B, 1)
         known |= features(asked)
         outputs = head(

@@ -217,7 +217,7 @@ def flops(model: Any, *, batch_size: int = 1, length: int | None = None, **optio
     Examples:
         >>> import kerastf
         >>> kerastf.flops("vit.b16")
-        35240491188
+        33032185257
     """
     return cost(model, batch_size=batch_size, length=length, **options).flops
 

@@ -256,6 +256,11 @@ class Asked(keras.layers.Layer):
         [[0, 4, 7]]
     """
 
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.built = True
+
     def call(self, tokens, positions=None):
         if positions is None:
             return None, None

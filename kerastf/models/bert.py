@@ -142,7 +142,9 @@ class BERT(Model):
                 (None,), dtype="int32", name="masked_positions", optional=True
             )  # (B, M)
             if reads == "positions":
-                asked, known["positions"] = Asked(name="asked")(inputs["tokens"], positions=known["positions"])
+                asked, known["positions"] = Asked(dtype=dtype, name="asked")(
+                    inputs["tokens"], positions=known["positions"]
+                )
         if reads == "first":
             asked = ops.zeros_like(inputs["tokens"][:, :1])  # (B, 1)
         known |= features(asked)

@@ -135,6 +135,15 @@ def test_bert_is_its_head_of_all_features(head, order):
         keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, want)
 
 
+def test_bert_without_a_masked_token():
+    model = kerastf.create_model("bert", **BERT)
+    inputs = model.example_inputs(model.options, 3, 9, np.random.default_rng(1))
+    want = model(inputs)["next_sentence"]
+    found = model({**inputs, "masked_positions": np.zeros((3, 0), "int32")})
+    assert found["masked_tokens"].shape == (3, 0, 65)
+    np.testing.assert_allclose(found["next_sentence"], want, atol=1e-6)
+
+
 def test_it_is_cheaper():
     """Of the last layer, the products of queries, keys and values are left, and attention to all by one position."""
     dim, length = 768, 197

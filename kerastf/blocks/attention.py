@@ -86,7 +86,10 @@ class Attention(keras.layers.Layer):
             if causal:
                 raise ValueError("`causal` is for self-attention: a context has no future. Received: causal=True")
             if positions is not None:
-                raise ValueError("`positions` are for self-attention: of a context, hand in the queries you want.")
+                raise ValueError(
+                    f"`positions` are for self-attention: beside a context, hand in the queries you want. "
+                    f"Received: positions of shape {tuple(positions.shape)}"
+                )
             # (B, T, H, D), (B, S, K, D), (B, S, K, E)
             return self.query_of(query), *self.memory_of(context), mask, None
         q, k, v = self.split(query)

@@ -264,5 +264,6 @@ class Asked(keras.layers.Layer):
     def call(self, tokens, positions=None):
         if positions is None:
             return None, None
-        asked = ops.concatenate([ops.zeros_like(positions[:, :1]), positions], axis=1)  # (B, 1 + M)
+        first = ops.zeros_like(tokens[:, :1], dtype=positions.dtype)
+        asked = ops.concatenate([first, positions], axis=1)  # (B, 1 + M)
         return asked, ops.cumsum(ops.ones_like(positions), axis=1)  # (B, M): 1, 2, ..

@@ -59,9 +59,9 @@ def attention(query, key, value, *, mask=None, bias=None, causal=False, window=N
     The weights `(B, H, T, S)` never exist as a whole. Of long sequences none are kept: the gradient computes them anew.
 
     Args:
-        query: `(B, H, T, D)`, scaled; T and S are known.
-        key: `(B, H, S, D)`.
-        value: `(B, H, S, E)`.
+        query: `(B, T, H, D)`, scaled; T and S are known.
+        key: `(B, S, H, D)`.
+        value: `(B, S, H, E)`.
         mask: Boolean `(B or 1, 1, T or 1, S)`, True = keep, or None.
         bias: Added to the scores, `(H, T, S)` or `(B, H, T, S)`, or None.
         causal: Whether query `t` sees keys `<= t` only; T is S then.
@@ -70,14 +70,14 @@ def attention(query, key, value, *, mask=None, bias=None, causal=False, window=N
         seed: Two integers that decide which.
 
     Returns:
-        `(B, H, T, E)`.
+        `(B, T, H, E)`.
     """
     attend = kernels.shared(_attention, causal=causal, window=window, rate=rate)
     return attend(query, key, value, mask, bias, seed)
 
 
 def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
-    length, keys = query.shape[2], key.shape[2]
+    length, keys = query.shape[1], key.shape[1]
     keep = length <= KEPT
     pieces = pieces_of(length, keys, causal, window, most=ROWS if bias is not None else None)
     many = [not keep and piece.stop - piece.start > ROWS for piece in pieces]
@@ -110,14 +110,17 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
         return products.product(ops.cast(dropped(weights, kept), v.dtype), v), weights, kept
 
     def backward(q, k, v, biases, slope, output, start, piece, known=None):
-        """Slopes of queries, keys, values and scores."""
+        """Slopes of queries, of keys `(B, H, D, Z)` and values `(B, H, E, Z)`, and of scores.
+
+        Those of keys and values are turned: TensorFlow's products are slow where the larger of two is to be transposed.
+        """
         weights, kept = known or weights_of(q, k, biases, start, piece)
-        of_value = products.product(ops.cast(dropped(weights, kept), v.dtype), slope, transpose_a=True)  # (B, H, Z, E)
+        of_value = products.product(slope, ops.cast(dropped(weights, kept), v.dtype), transpose_a=True)  # (B, H, E, Z)
         of_weight = dropped(ops.cast(products.product(slope, v, transpose_b=True), "float32"), kept)  # (B, H, R, Z)
         mean = ops.sum(ops.cast(slope, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
         of_score = weights * (of_weight - mean)
         rounded = ops.cast(of_score, q.dtype)
-        return products.product(rounded, k), products.product(rounded, q, transpose_a=True), of_value, of_score
+        return products.product(rounded, k), products.product(q, rounded, transpose_a=True), of_value, of_score
 
     def attend_long(q, k, v, piece):
         """A piece of many rows, some at a time."""
@@ -139,12 +142,13 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
             of_query, of_key, of_value, _ = backward(q, k, v, (), slope, output, start, piece)
             return tuple(a + ops.cast(b, a.dtype) for a, b in zip(total, (of_key, of_value), strict=True)), (of_query,)
 
-        start, shape = [ops.zeros_like(x, dtype="float32") for x in (k, v)], (rows[0].shape[1:], q.dtype)
-        (of_key, of_value), (of_query,) = kernels.fold(add, tuple(start), (*rows, starts), [shape])
+        start = tuple(ops.zeros([ops.shape(x)[n] for n in (0, 1, 3, 2)]) for x in (k, v))
+        (of_key, of_value), (of_query,) = kernels.fold(add, start, (*rows, starts), [(rows[0].shape[1:], q.dtype)])
         return _flat(of_query), ops.cast(of_key, k.dtype), ops.cast(of_value, v.dtype), None
 
     @ops.custom_gradient
     def attend(q, k, v, *biases):
+        q, k, v = (shapes.heads_first(x) for x in (q, k, v))
         outputs, known = [], []
         for piece, long, rows in zip(pieces, many, in_pieces(q), strict=True):
             parts = rows, _seen(k, piece), _seen(v, piece)
@@ -157,6 +161,7 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
 
         def gradient(slope):
             # Tied to the slope from above, or it is found that the weights were there before, and they are kept.
+            slope = shapes.heads_first(slope)
             q1, k1, v1, *biases1 = kernels.tied((q, k, v, *biases), slope)
             found, apart = [], zip(pieces, many, in_pieces(q1), in_pieces(slope), outputs, known, strict=True)
             for piece, long, rows, *above, weights in apart:
@@ -167,14 +172,15 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
                     found.append(backward(*parts, biases1, *above, piece.start, piece, weights))
             of_query, of_key, of_value, of_score = zip(*found, strict=True)
             ends = [(piece.first, keys - piece.last) for piece in pieces]
-            total = [_joined(of_query), _overlaid(of_key, ends, 2), _overlaid(of_value, ends, 2)]
+            turned = [ops.transpose(_overlaid(x, ends), (0, 3, 1, 2)) for x in (of_key, of_value)]
+            total = [shapes.heads_first(_joined(of_query)), *turned]
             if biases:
                 of_bias = _joined([ops.pad(s, [[0, 0]] * 3 + [end]) for s, end in zip(of_score, ends, strict=True)])
                 alike = [n for n in (0, 1) if biases[0].shape[n] == 1]
                 total.append(ops.cast(ops.sum(of_bias, axis=alike, keepdims=True) if alike else of_bias, bias.dtype))
             return tuple(total)
 
-        return _joined(outputs), gradient
+        return shapes.heads_first(_joined(outputs)), gradient
 
     return attend(query, key, value, *biases)
 
@@ -210,12 +216,11 @@ def _joined(parts):
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=2)
 
 
-def _overlaid(parts, ends, axis):
-    """The sum of parts that stand at different places of an axis."""
+def _overlaid(parts, ends):
+    """The sum of parts that stand at different places of the last axis."""
     total = None
     for part, end in zip(parts, ends, strict=True):
-        padding = [list(end) if n == axis else [0, 0] for n in range(len(part.shape))]
-        whole = ops.pad(part, padding) if any(end) else part
+        whole = ops.pad(part, [[0, 0]] * 3 + [end]) if any(end) else part
         total = whole if total is None else total + whole
     return total
 

@@ -45,3 +45,12 @@ def split(x, sizes, axis=-1):
     import tensorflow as tf
 
     return tf.split(x, sizes, axis)
+
+
+def heads_first(x):
+    """`(B, S, K, D)` to `(B, K, S, D)`, and back."""
+    if x.shape[1] == 1:
+        return ops.expand_dims(ops.squeeze(x, 1), 2)  # nothing to move
+    if x.shape[2] == 1:
+        return ops.expand_dims(ops.squeeze(x, 2), 1)
+    return ops.transpose(x, (0, 2, 1, 3))

@@ -31,6 +31,12 @@ def plain(q, k, v, *, mask=None, bias=None, causal=False, window=None):
     return output
 
 
+def attend(q, k, v, **rules):
+    """Attention in pieces with the heads before the positions, as in `plain`."""
+    mean = chunked.attention(*(ops.swapaxes(x, 1, 2) for x in (q, k, v)), **rules)
+    return ops.swapaxes(mean, 1, 2)
+
+
 @contextlib.contextmanager
 def small_pieces():
     """Pieces so small that short sequences have many, and some are taken row by row."""
@@ -75,7 +81,7 @@ def test_attention_equals_the_definition(case):
         inputs, rules, slope = example(case)
         if rules["window"] and "mask" in rules and not rules["causal"]:
             rules["mask"][..., :] |= np.eye(case["length"], dtype=bool)[None, None]
-        got = chunked.attention(*map(ops.convert_to_tensor, inputs), **tensors(rules))
+        got = attend(*map(ops.convert_to_tensor, inputs), **tensors(rules))
         np.testing.assert_allclose(ops.convert_to_numpy(got), plain(*inputs, **rules), atol=2e-5)
 
 
@@ -102,7 +108,7 @@ def test_gradients_equal_those_of_the_whole(case, traced):
             return ops.matmul(weights, v)
 
         def pieces(q, k, v, *bias):
-            return chunked.attention(q, k, v, **{**given, **({"bias": bias[0]} if bias else {})})
+            return attend(q, k, v, **{**given, **({"bias": bias[0]} if bias else {})})
 
         def slopes(function):
             def run(*learnt):
@@ -119,9 +125,9 @@ def test_gradients_equal_those_of_the_whole(case, traced):
 
 def test_a_later_key_is_never_read():
     q, k, v = map(ops.convert_to_tensor, arrays(0, *[(1, 2, 256, 8)] * 3))
-    before = chunked.attention(q, k, v, causal=True)
+    before = attend(q, k, v, causal=True)
     spoilt = [ops.concatenate([x[:, :, :100], ops.full((1, 2, 156, 8), np.nan)], axis=2) for x in (k, v)]
-    after = chunked.attention(q, *spoilt, causal=True)
+    after = attend(q, *spoilt, causal=True)
     seen = len([p for p in chunked.pieces_of(256, 256, True, None) if p.last <= 100]) * chunked.SHORT
     assert seen == 64
     np.testing.assert_array_equal(before[:, :, :seen], after[:, :, :seen])
@@ -149,7 +155,7 @@ def test_dropout_keeps_the_mean_and_the_gradient_sees_the_same_draw():
 
     @tf.function(autograph=False)
     def mean(seed, rate=0.4):
-        return chunked.attention(q, k, v, causal=True, rate=rate, seed=ops.stack([3, seed]))
+        return attend(q, k, v, causal=True, rate=rate, seed=ops.stack([3, seed]))
 
     one, two = (ops.convert_to_tensor(n) for n in (1, 2))
     np.testing.assert_array_equal(mean(one), mean(one))
@@ -159,7 +165,7 @@ def test_dropout_keeps_the_mean_and_the_gradient_sees_the_same_draw():
     seed = ops.convert_to_tensor([3, 5])
     with tf.GradientTape() as tape:
         tape.watch(v)
-        total = ops.sum(chunked.attention(q, k, v, causal=True, rate=0.4, seed=seed))
+        total = ops.sum(attend(q, k, v, causal=True, rate=0.4, seed=seed))
     slope = tape.gradient(total, v)
     # Attention is linear in the values, so the gradient times the values is the output, if the draw is the same.
     assert float(ops.sum(slope * v)) == pytest.approx(float(total), rel=1e-4)

@@ -133,3 +133,26 @@ def test_half_precision_is_normalised_in_float32():
     np.testing.assert_allclose(
         y, (rounded - rounded.mean(-1, keepdims=True)) / rounded.std(-1, keepdims=True), atol=1e-3
     )
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("shape", [(3,), (0, 3), (7, 3), (5, 900, 3), (2, 3, 4, 5, 6, 3)], ids=str)
+@pytest.mark.parametrize("dtype, bound", [("float32", 1e-5), ("float16", 2**-10), ("bfloat16", 2**-7)])
+def test_a_bias_is_added_and_learns_the_sum_of_all_rows(shape, dtype, bound, traced):
+    x, above = (ops.cast(np.abs(a), dtype) for a in arrays(0, shape, shape))
+    bias = ops.convert_to_tensor([1.0, -2.0, 3.0], dtype)
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch((x, bias))
+            y = functional.add_bias(x, bias)
+        return y, *tape.gradient(y, (x, bias), output_gradients=above), kernels.summed_rows(above)
+
+    y, of_x, of_bias, total = (tf.function(run, autograph=False) if traced else run)()
+    exact = [np.asarray(ops.cast(a, "float64")) for a in (x, bias, above)]
+    np.testing.assert_array_equal(y, ops.cast(exact[0] + exact[1], dtype))
+    np.testing.assert_array_equal(of_x, above)
+    for found in (of_bias, total):
+        assert keras.backend.standardize_dtype(found.dtype) == dtype
+        want = exact[2].reshape(-1, 3).sum(0) if len(shape) > 1 else exact[2]
+        np.testing.assert_allclose(np.asarray(ops.cast(found, "float64")), want, rtol=bound)

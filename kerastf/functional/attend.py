@@ -9,7 +9,7 @@ import math
 import keras
 from keras import ops
 
-from kerastf import chance, chunked_attention, compat, kernels, products
+from kerastf import chance, chunked_attention, compat, kernels, products, shapes
 from kerastf.chunked_attention import NEGATIVE
 
 
@@ -78,7 +78,7 @@ def dot_scores(query, key, *, scale=1.0):
         query = ops.reshape(query, (-1, heads // shared, query.shape[3]))  # (B K, H/K, D)
         scores = products.product(query, heads_as_rows(key), transpose_b=True)  # (B K, H/K, S)
         return ops.reshape(scores, (-1, heads, 1, ops.shape(key)[1]))  # (B, H, 1, S)
-    query = heads_first(query)  # (B, H, T, D)
+    query = shapes.heads_first(query)  # (B, H, T, D)
     key = ops.transpose(key, (0, 2, 3, 1))  # (B, K, D, S)
     return ops.matmul(query, _share(key, heads // shared))  # (B, H, T, S)
 
@@ -96,23 +96,14 @@ def heads_as_rows(x):
     """
     if x.shape[2] == 1:
         return ops.squeeze(x, 2)  # nothing to move
-    return ops.reshape(heads_first(x), (-1, ops.shape(x)[1], x.shape[3]))
+    return ops.reshape(shapes.heads_first(x), (-1, ops.shape(x)[1], x.shape[3]))
 
 
 def heads_apart(x, heads):
     """`(B K, S, D)` to `(B, S, K, D)`: the way back from `heads_as_rows`."""
     if heads == 1:
         return ops.expand_dims(x, 2)
-    return heads_first(ops.reshape(x, (-1, heads, ops.shape(x)[1], x.shape[2])))
-
-
-def heads_first(x):
-    """`(B, S, K, D)` to `(B, K, S, D)`, and back."""
-    if x.shape[1] == 1:
-        return ops.expand_dims(ops.squeeze(x, 1), 2)  # nothing to move
-    if x.shape[2] == 1:
-        return ops.expand_dims(ops.squeeze(x, 2), 1)
-    return ops.transpose(x, (0, 2, 1, 3))
+    return shapes.heads_first(ops.reshape(x, (-1, heads, ops.shape(x)[1], x.shape[2])))
 
 
 def additive_scores(query, key, vector):
@@ -124,9 +115,9 @@ def additive_scores(query, key, vector):
     return ops.reshape(scores, (-1, 1, *ops.shape(total)[1:3]))  # (B, 1, T, S)
 
 
-def _share(x, times):
+def _share(x, times, axis=1):
     """Lets each key/value head serve `times` query heads: `(B, K, ...)` to `(B, K * times, ...)`."""
-    return x if times == 1 else ops.repeat(x, times, axis=1)
+    return x if times == 1 else ops.repeat(x, times, axis=axis)
 
 
 def weigh(scores, mask=None, bias=None):
@@ -146,9 +137,9 @@ def mean_by(weights, value):
         weights = ops.reshape(ops.cast(weights, value.dtype), (-1, heads // shared, ops.shape(value)[1]))
         mean = products.product(weights, heads_as_rows(value))  # (B K, H/K, E)
         return ops.reshape(mean, (-1, 1, heads, value.shape[3]))  # (B, 1, H, E)
-    value = heads_first(value)  # (B, K, S, E)
+    value = shapes.heads_first(value)  # (B, K, S, E)
     mean = ops.matmul(ops.cast(weights, value.dtype), _share(value, weights.shape[1] // value.shape[1]))  # (B, H, T, E)
-    return heads_first(mean)  # (B, T, H, E)
+    return shapes.heads_first(mean)  # (B, T, H, E)
 
 
 def attention(
@@ -221,13 +212,11 @@ def _in_a_form(query, key, value, mask, *, causal, window, bias, rate, seed):
     if keras.backend.backend() != "tensorflow":
         return kernels.flash(query, key, value, mask, bias, causal, rate) if window is None else None
     times = query.shape[2] // key.shape[2]
-    query = heads_first(query)  # (B, H, T, D)
-    key, value = (_share(heads_first(x), times) for x in (key, value))  # (B, H, S, D or E)
-    mean = chunked_attention.attention(
+    key, value = (_share(x, times, axis=2) for x in (key, value))  # (B, S, H, D or E)
+    return chunked_attention.attention(
         query, key, value, mask=mask, bias=bias, causal=causal, window=window, rate=rate,
         seed=chance.next_seed(seed) if rate else None,
     )  # fmt: skip
-    return heads_first(mean)  # (B, T, H, E)
 
 
 def drop(x, rate, seed):

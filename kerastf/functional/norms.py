@@ -36,11 +36,11 @@ def normalise(x, gain, shift, *, epsilon, dtype="float32"):
 
         def gradient(above):
             normal, rate = _found_again(x, *kept)
-            slope, along = above * gain, list(range(len(x.shape) - 1))
+            slope = above * gain
             inner = ops.mean(slope, axis=-1, keepdims=True), ops.mean(slope * normal, axis=-1, keepdims=True)
             of_x = ops.cast(rate * (slope - inner[0] - normal * inner[1]), x.dtype)
-            of_shift = [ops.sum(above, axis=along) for _ in shifts]
-            return of_x, ops.sum(above * normal, axis=along), *of_shift
+            of_shift = [kernels.summed_rows(above) for _ in shifts]
+            return of_x, kernels.summed_rows(above * normal), *of_shift
 
         return y, gradient
 

@@ -73,3 +73,34 @@ def test_products_in_fit_choose_their_form_and_stay_the_same(monkeypatch, rank, 
     with kernels.fusing():
         traced = tf.function(traced.python_function)
         assert found([tf.cast(v, "float64") for v in values])[1] == 0, "another precision"
+
+
+def test_few_rows_and_a_tall_matrix_are_multiplied_turned(monkeypatch):
+    monkeypatch.setattr(products, "TALL", 7)
+    monkeypatch.setattr(products, "FEW", 3)
+    monkeypatch.setattr(products, "_one_dnn", lambda: False)
+    rows, matrix, above = arrays(0, (3, 5), (7, 5), (3, 7))
+
+    def run(rows, matrix, above):
+        with tf.GradientTape() as tape:
+            tape.watch([rows, matrix])
+            y = products.product(rows, matrix, transpose_b=True)
+        return y, *tape.gradient(y, (rows, matrix), output_gradients=above)
+
+    def turned(*shapes, dtype="float32"):
+        graph = tf.function(run).get_concrete_function(*(tf.TensorSpec(shape, dtype) for shape in shapes)).graph
+        return "Transpose" in [op.type for op in graph.get_operations()]
+
+    with kernels.fusing():
+        found = tf.function(run)(*map(tf.constant, (rows, matrix, above)))
+        assert turned((3, 5), (7, 5), (3, 7)) and turned((1, 5), (9, 5), (1, 9))
+        assert not turned((4, 5), (7, 5), (4, 7)) and not turned((3, 5), (6, 5), (3, 6))
+        assert not turned((None, 5), (7, 5), (None, 7)) and not turned((3, 5), (7, 5), (3, 7), dtype="float64")
+        for where, name in ((products, "_one_dnn"), (kernels, "on_accelerator")):
+            with monkeypatch.context() as now:
+                now.setattr(where, name, lambda: True)
+                assert not turned((3, 5), (7, 5), (3, 7)), name
+    assert not turned((3, 5), (7, 5), (3, 7)), "outside of fit"
+    rows, matrix, above = (a.astype("float64") for a in (rows, matrix, above))
+    for got, want in zip(found, (rows @ matrix.T, above @ matrix, above.T @ rows), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -10,7 +10,7 @@ import contextvars
 import keras
 import numpy as np
 
-from kerastf import compat, kernels
+from kerastf import compat, tracing
 
 BARE = frozenset(vars(keras.layers.Layer()))  # what any layer has: Keras's book-keeping, but for
 TOLD = ("_trainable", "autocast", "activity_regularizer", "_remat_mode")
@@ -30,13 +30,13 @@ def call(layer, function, *tensors):
         *tensors: What it is given.
     """
     alone = _inside.get() or keras.backend.is_keras_tensor(tensors[0]) or compat.compiling()
-    graph = None if alone else kernels.graph()
+    graph = None if alone else tracing.graph()
     if graph is None:
         return function(*tensors)
     known = graph.get_collection_ref("kerastf_alike")  # as long as the step that is traced now
     traced = next((traced for other, traced in known if alike(layer, other)), None)
     if traced is None:
-        traced = kernels.trace(_Apart(layer, function), whole=kernels.trains_on_cpu())
+        traced = tracing.trace(_Apart(layer, function), whole=tracing.trains_on_cpu())
         known.append((layer, traced))
     held = layer.trainable_variables, layer.non_trainable_variables
     found, state, losses = traced(tensors, *([v.value for v in variables] for variables in held))

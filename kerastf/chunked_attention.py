@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from kerastf import chance, kernels, products, shapes
+from kerastf import chance, kernels, products, shapes, tracing
 
 # Softmax runs in float32, so this is finite there, and its exponential is exactly zero.
 NEGATIVE = -1e30
@@ -72,7 +72,7 @@ def attention(query, key, value, *, mask=None, bias=None, causal=False, window=N
     Returns:
         `(B, T, H, E)`.
     """
-    attend = kernels.shared(_attention, causal=causal, window=window, rate=rate)
+    attend = tracing.shared(_attention, causal=causal, window=window, rate=rate)
     return attend(query, key, value, mask, bias, seed)
 
 

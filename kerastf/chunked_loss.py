@@ -8,7 +8,7 @@ Shapes: N tokens, C channels, V vocabulary.
 import keras
 from keras import ops
 
-from kerastf import kernels, products
+from kerastf import kernels, products, tracing
 
 LOGITS = 2**26  # how many logits there are at a time: 256 MB; what they add to, the gradient of a matrix, is as large
 LOGITS_ON_ACCELERATOR = 2**27
@@ -32,7 +32,7 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
     """
     count, classes = features.shape[0], matrix.shape[0]
     idle = kernels.idle_classes(classes)
-    logits = LOGITS_ON_ACCELERATOR if kernels.on_accelerator() else LOGITS
+    logits = LOGITS_ON_ACCELERATOR if tracing.on_accelerator() else LOGITS
     pieces, rows = _cut(ops.shape(features)[0], max(1, logits // classes))
     learnt = (features, matrix) if shift is None else (features, matrix, shift)
     # What comes from above is then a factor of the weights: no pass over a gradient as large as the matrix. In half

@@ -13,7 +13,7 @@ import contextvars
 import keras
 from keras import ops
 
-from kerastf import kernels, products
+from kerastf import products, tracing
 
 SMALL = 2**14  # numbers of a matrix that is not worth cutting; for a single row 8 times as many
 _kept = contextvars.ContextVar("halves", default=(None, False))
@@ -27,7 +27,7 @@ def read(store, *, making):
         store: A dict that the halves are kept in.
         making: Whether they are made, which must be outside of the loop that takes them.
     """
-    if keras.backend.backend() != "tensorflow" or kernels.on_accelerator():
+    if keras.backend.backend() != "tensorflow" or tracing.on_accelerator():
         yield
         return
     token = _kept.set((store, making))

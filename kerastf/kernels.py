@@ -4,19 +4,14 @@ Shapes: B batch, T queries, S keys, H heads, K key/value heads, D per head, E pe
 """
 
 import contextvars
-import functools
 import math
 
 import keras
 from keras import ops
 
-from kerastf import compat
+from kerastf import compat, tracing
 
 _portable = contextvars.ContextVar("portable", default=False)
-_fusing = contextvars.ContextVar("fusing", default=False)
-
-LARGE = 2**17  # numbers of one row of a batch from which on a program of XLA pays,
-NARROW = 1024  # up to so many channels: in wider models products take all the time
 
 
 def portable():
@@ -233,47 +228,6 @@ def normalised(x, gain, shift, *, epsilon, dtype):
     return ops.reshape(jax_kernels.normalised(rows, gain, shift, epsilon, dtype), x.shape)
 
 
-def fusing():
-    """Within the block, what is traced runs often: `fused` may compile programs, products take a form."""
-    return compat.switched(_fusing, True)
-
-
-def fused(function, x):
-    """`function(x)`, a function of each number by itself; in `fit` on a CPU with TensorFlow, as one program of XLA.
-
-    Why: TensorFlow goes through the numbers once for each operation. GELU and its slope take half the time as one
-    program, which is 5 % of a step of gpt.mini, nothing of gpt2's, and 0.1 s to compile. Each shape is compiled anew,
-    so only rows of a known and large size are: they differ from batch to batch in their number alone.
-
-    The result has no gradient.
-    """
-    if not _fuses(x):
-        return function(x)
-    import tensorflow as tf
-
-    # Where a gradient might be asked for, TensorFlow would have the program give what that needs, too.
-    return _program(function)(tf.stop_gradient(x))
-
-
-def trains_on_cpu():
-    """Whether `fit` is tracing its step for TensorFlow's own kernels on a CPU."""
-    if not _fusing.get() or keras.backend.backend() != "tensorflow" or compat.compiling() or on_accelerator():
-        return False
-    return graph() is not None
-
-
-def _fuses(x):
-    known = trains_on_cpu() and None not in x.shape[1:]
-    return known and x.shape[-1] <= NARROW and math.prod(x.shape[1:]) >= LARGE
-
-
-@functools.cache
-def _program(function):
-    import tensorflow as tf
-
-    return tf.function(function, jit_compile=True, autograph=False)
-
-
 def widened(x):
     """Half precision as float32 where XLA makes one program of what follows; anything else as it is.
 
@@ -316,7 +270,7 @@ def cross_entropies(logits, labels, classes, *, training=True):
 
         logits = tf.cast(logits, "float32")
         chosen = tf.argmax(logits, axis=-1, output_type="int32")
-        if training and trains_on_cpu():
+        if training and tracing.trains_on_cpu():
             return *_in_place(logits, labels, chosen), chosen
         (last,) = tied((logits,), chosen)  # nobody reads the logits afterwards, so the slopes take their place
         losses, slopes = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=last, labels=labels)
@@ -348,64 +302,3 @@ def _in_place(logits, labels, chosen):
     # A scatter would copy them.
     slopes = tf.raw_ops.InplaceSub(x=shares, i=rows * classes + labels, v=tf.ones_like(sums)[:, None])
     return tf.math.log(sums) - below, tf.ensure_shape(tf.reshape(slopes, (count, classes)), logits.shape)
-
-
-def on_accelerator():
-    """Whether tensors live on a GPU or TPU, where only large pieces keep it busy. TensorFlow and JAX."""
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.default_backend() != "cpu"
-    import tensorflow as tf
-
-    return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
-
-
-def graph():
-    """The graph of a step that TensorFlow traces now, on one replica; else None."""
-    if keras.backend.backend() != "tensorflow":
-        return None
-    import tensorflow as tf
-
-    traced = tf.inside_function() and tf.distribute.get_strategy().num_replicas_in_sync == 1
-    return tf.compat.v1.get_default_graph() if traced else None
-
-
-def trace(function, whole=False):
-    """The function, traced once per kind of its arguments. TensorFlow only.
-
-    Why it may stay whole: otherwise TensorFlow writes it down once for each call, and then looks for what could be
-    better in a graph of eleven thousand nodes instead of two, which for GPT-2 takes as long as a step.
-
-    Args:
-        function: Takes tensors, or None.
-        whole: Whether it stays a function in the graph that calls it.
-    """
-    import tensorflow as tf
-
-    kept = {"experimental_attributes": {"_noinline": True}} if whole else {}
-    return tf.function(function, autograph=False, reduce_retracing=False, **kept)
-
-
-@functools.cache
-def shared(function, **settings):
-    """A function of tensors that is traced once for all its calls with the same shapes and settings, on TensorFlow.
-
-    Why: the layers of a model are alike, and to trace their operations again for each takes most of the time until the
-    first step.
-
-    Args:
-        function: Takes tensors, or None, by position, and the settings by name.
-        **settings: What is not a tensor; hashable.
-    """
-    bound = functools.partial(function, **settings)
-    if keras.backend.backend() != "tensorflow":
-        return bound
-    import tensorflow as tf
-
-    traced = trace(bound)
-
-    def call(*tensors):
-        return traced(*tensors) if tf.inside_function() else bound(*tensors)
-
-    return call

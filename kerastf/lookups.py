@@ -8,7 +8,7 @@ import weakref
 import keras
 from keras import ops
 
-from kerastf import kernels
+from kerastf import tracing
 
 
 class _Loan:
@@ -35,7 +35,7 @@ def rows(variable, tokens):
     write down one of that size for the rows, mostly zeros, and then the sum of both.
     """
     tokens = ops.cast(tokens, "int32")
-    loans = _loans(kernels.graph()) if kernels.trains_on_cpu() else None
+    loans = _loans(tracing.graph()) if tracing.trains_on_cpu() else None
     if loans is None or keras.backend.standardize_dtype(variable.dtype) != "float32" or id(variable) in loans:
         return ops.take(variable, tokens, axis=0)
     import tensorflow as tf
@@ -58,7 +58,7 @@ def rows(variable, tokens):
 
 def whole(variable):
     """The matrix itself, for a product whose gradient is written down once and read by nobody else."""
-    loan = _loans(kernels.graph()).get(id(variable)) if kernels.trains_on_cpu() else None
+    loan = _loans(tracing.graph()).get(id(variable)) if tracing.trains_on_cpu() else None
     if loan is None or loan.taken or loan.variable() is not variable:
         return variable
     loan.taken = True

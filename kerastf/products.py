@@ -8,7 +8,7 @@ import platform
 import keras
 from keras import ops
 
-from kerastf import kernels, shapes
+from kerastf import shapes, tracing
 
 WIDE = 2**18  # numbers of a matrix from which on it matters how it is read
 TALL = 2**13  # rows of a matrix from which on it goes first,
@@ -70,13 +70,13 @@ def _of_rows(rows, matrix, transposed):
 def _by_one_dnn(matrix):
     """Whether a product with a matrix of float32 is computed by oneDNN, again and again: in `fit` on an x86 CPU."""
     known = matrix.dtype == "float32" and None not in matrix.shape and math.prod(matrix.shape) >= WIDE
-    return known and _one_dnn() and kernels.trains_on_cpu()
+    return known and _one_dnn() and tracing.trains_on_cpu()
 
 
 def _by_few(rows, matrix):
     """Whether few rows of float32 meet a tall matrix, again and again without oneDNN: in `fit` on another CPU."""
     known = matrix.dtype == "float32" and None not in (rows.shape[0], matrix.shape[0])
-    return known and rows.shape[0] <= FEW and matrix.shape[0] >= TALL and not _one_dnn() and kernels.trains_on_cpu()
+    return known and rows.shape[0] <= FEW and matrix.shape[0] >= TALL and not _one_dnn() and tracing.trains_on_cpu()
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 import kerastf
-from kerastf import alike, compat, kernels
+from kerastf import alike, compat, tracing
 
 SMALL = {"num_layers": 3, "num_heads": 2, "dim": 16, "dropout": 0.1}
 TOKENS = {"vocab_size": 11, "max_length": 9, "pad_id": 0}
@@ -58,14 +58,14 @@ def test_training_stays_the_same(traced, family):
 
 
 def test_in_fit_alone_a_layer_stays_a_function_of_the_graph(monkeypatch):
-    found, plain = [], kernels.trace
+    found, plain = [], tracing.trace
 
     def trace(function, **options):
         made = plain(function, **options)
         found.extend([made] if isinstance(function, alike._Apart) else [])
         return made
 
-    monkeypatch.setattr(kernels, "trace", trace)
+    monkeypatch.setattr(tracing, "trace", trace)
     model = kerastf.create_model("gpt", **SMALL, **TOKENS)
     tokens = np.ones((4, 7), "int32")
     model.compile("sgd")

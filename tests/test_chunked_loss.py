@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import kerastf
-from kerastf import chunked_loss, kernels
+from kerastf import chunked_loss, kernels, tracing
 from kerastf.blocks.head import LanguageModel
 from kerastf.models import from_features
 from kerastf.models.gpt import GPT
@@ -51,7 +51,7 @@ def test_the_loss_from_features_equals_that_of_all_logits(rows, vocab, logits, s
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunked_loss, "LOGITS", logits)
-        with kernels.fusing() if fitting else contextlib.nullcontext():
+        with tracing.fusing() if fitting else contextlib.nullcontext():
             got = run(pieces)
         want = run(whole)
     assert float(got[0]) == pytest.approx(float(want[0]), rel=1e-5, abs=1e-5)
@@ -72,7 +72,7 @@ def test_cross_entropies_in_fit_equal_those_of_numpy(rows, scale):
         return kernels.cross_entropies(tf.identity(logits), labels, 7)
 
     given = tf.constant(logits)
-    with kernels.fusing():
+    with tracing.fusing():
         losses, slopes, chosen = traced(given, labels)
     kinds = [op.type for op in traced.get_concrete_function().graph.get_operations()]
     assert "InplaceSub" in kinds and "SparseSoftmaxCrossEntropyWithLogits" not in kinds
@@ -89,7 +89,7 @@ def test_cross_entropies_in_fit_equal_those_of_numpy(rows, scale):
 def test_a_label_that_is_no_class_is_refused_in_fit(label):
     (logits,) = arrays(3, (4, 7))
     traced = tf.function(lambda logits, labels: kernels.cross_entropies(logits, labels, 7)[:2], autograph=False)
-    with kernels.fusing(), pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+    with tracing.fusing(), pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
         traced(tf.constant(logits), np.array([0, label, 2, 3], "int32"))
 
 

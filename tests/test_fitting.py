@@ -11,7 +11,7 @@ from keras import ops
 from keras.src.backend.tensorflow import trainer
 
 import kerastf
-from kerastf import compat, fitting, kernels
+from kerastf import compat, fitting, tracing
 from kerastf.models.gpt import GPT
 
 
@@ -75,9 +75,9 @@ def test_only_what_keras_feeds_goes_without_the_tuner(monkeypatch, feed):
 
 
 def test_large_rows_are_fused_in_fit_alone(monkeypatch):
-    made, plain = [], kernels._program
-    monkeypatch.setattr(kernels, "_program", lambda function: made.append(function.__name__) or plain(function))
-    monkeypatch.setattr(kernels, "LARGE", 4 * 32)  # four tokens of the feed-forward's width
+    made, plain = [], tracing._program
+    monkeypatch.setattr(tracing, "_program", lambda function: made.append(function.__name__) or plain(function))
+    monkeypatch.setattr(tracing, "LARGE", 4 * 32)  # four tokens of the feed-forward's width
     x = np.arange(24, dtype="int32").reshape(6, 4) % 5
 
     def train(x):
@@ -104,7 +104,7 @@ def test_large_rows_are_fused_in_fit_alone(monkeypatch):
         lambda: iter([(x, x)]), output_signature=2 * (tf.TensorSpec((None, None), "int32"),)
     )
     assert not (train(unknown.repeat()) and made), "each length would be compiled"
-    monkeypatch.setattr(kernels, "NARROW", 31)
+    monkeypatch.setattr(tracing, "NARROW", 31)
     np.testing.assert_allclose(train(x)[1], losses, rtol=1e-5)
     assert not made, "channels that are too many"
 

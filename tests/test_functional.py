@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from kerastf import compat, functional, kernels
+from kerastf import compat, functional, kernels, tracing
 from kerastf.functional import norms
 
 EXACT = np.vectorize(lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))))
@@ -42,12 +42,12 @@ def slopes(function, above, *given, traced=False):
 @pytest.mark.parametrize("way", ["plain", "traced", "program"])
 @pytest.mark.parametrize("name", GELUS)
 def test_gelu(monkeypatch, name, way):
-    monkeypatch.setattr(kernels, "LARGE", 1)
-    monkeypatch.setattr(kernels, "NARROW", 4_001)
+    monkeypatch.setattr(tracing, "LARGE", 1)
+    monkeypatch.setattr(tracing, "NARROW", 4_001)
     definition, form = GELUS[name]
     x = np.linspace(-12, 12, 4_001, dtype="float32")
     above = arrays(0, x.shape)[0]
-    with kernels.fusing() if way == "program" else contextlib.nullcontext():
+    with tracing.fusing() if way == "program" else contextlib.nullcontext():
         y, (slope,) = slopes(functional.activation_of(name), above, x, traced=way != "plain")
     np.testing.assert_allclose(y, definition(x.astype("float64")), atol=2e-6)
     derived = slopes(lambda x: keras.activations.gelu(x, **form), above, x)[1][0]

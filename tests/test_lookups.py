@@ -11,7 +11,7 @@ import tensorflow as tf
 from arrays import arrays
 
 import kerastf.blocks.embedding
-from kerastf import kernels, lookups
+from kerastf import lookups, tracing
 
 TOKENS = np.array([[1, 4, 1], [0, 4, 4]], "int32")  # some of them more than once
 
@@ -47,7 +47,7 @@ def of_rows_twice(variable, tokens, above):
 @pytest.mark.parametrize("read", [of_rows, of_both, of_rows_twice])
 def test_the_gradient_is_that_of_numpy(read, fitting):
     matrix, above = arrays(0, (6, 4), (2, 3, 4))
-    with kernels.fusing() if fitting else contextlib.nullcontext():
+    with tracing.fusing() if fitting else contextlib.nullcontext():
         found, kinds = gradients(read, matrix, above)
     want = np.zeros((6, 4))
     np.add.at(want, TOKENS, above.astype("float64"))
@@ -91,7 +91,7 @@ def test_half_precision_lends_nothing(policy, lent):
         block(tokens)
         return lookups.whole(block.matrix) is not block.matrix
 
-    with kernels.fusing():
+    with tracing.fusing():
         assert bool(traced(TOKENS)) == lent
 
 
@@ -99,7 +99,7 @@ def test_a_loan_keeps_no_variable():
     def trace():
         variable = keras.Variable(np.eye(3, dtype="float32"))
         traced = tf.function(lambda tokens: of_rows(variable, tokens, 1.0), autograph=False)
-        with kernels.fusing():
+        with tracing.fusing():
             traced.get_concrete_function(tf.TensorSpec((2,), "int32"))
         return weakref.ref(variable)
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from arrays import arrays
 from keras import ops
 
-from kerastf import halves, kernels, products
+from kerastf import halves, products, tracing
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -52,7 +52,7 @@ def test_products_in_fit_choose_their_form_and_stay_the_same(monkeypatch, rank, 
         return names.count("MatMul"), len(names) - names.count("MatMul"), concrete(*values)
 
     values = [tf.constant(a) for a in (x, matrix, above)]
-    with kernels.fusing():
+    with tracing.fusing():
         plain, batched, (y, of_x, of_matrix) = found(values)
     # Of the three, one has its second matrix transposed. Those of two axes are differentiated by TensorFlow.
     assert (plain, batched) == ((2, 1) if rank == 3 else (0, 3) if turned else (3, 0))
@@ -63,14 +63,14 @@ def test_products_in_fit_choose_their_form_and_stay_the_same(monkeypatch, rank, 
     np.testing.assert_allclose(of_matrix, slopes.T @ rows if turned else rows.T @ slopes, rtol=1e-5, atol=1e-5)
 
     others = [(products, "WIDE", 5 * 7 + 1), (products, "_one_dnn", lambda: False)]
-    for where, name, value in [*others, (kernels, "on_accelerator", lambda: True)]:
-        with monkeypatch.context() as now, kernels.fusing():
+    for where, name, value in [*others, (tracing, "on_accelerator", lambda: True)]:
+        with monkeypatch.context() as now, tracing.fusing():
             now.setattr(where, name, value)
             traced = tf.function(traced.python_function)
             assert found(values)[1] == 0, name
     traced = tf.function(traced.python_function)
     assert found(values)[1] == 0, "outside of fit"
-    with kernels.fusing():
+    with tracing.fusing():
         traced = tf.function(traced.python_function)
         assert found([tf.cast(v, "float64") for v in values])[1] == 0, "another precision"
 
@@ -91,12 +91,12 @@ def test_few_rows_and_a_tall_matrix_are_multiplied_turned(monkeypatch):
         graph = tf.function(run).get_concrete_function(*(tf.TensorSpec(shape, dtype) for shape in shapes)).graph
         return "Transpose" in [op.type for op in graph.get_operations()]
 
-    with kernels.fusing():
+    with tracing.fusing():
         found = tf.function(run)(*map(tf.constant, (rows, matrix, above)))
         assert turned((3, 5), (7, 5), (3, 7)) and turned((1, 5), (9, 5), (1, 9))
         assert not turned((4, 5), (7, 5), (4, 7)) and not turned((3, 5), (6, 5), (3, 6))
         assert not turned((None, 5), (7, 5), (None, 7)) and not turned((3, 5), (7, 5), (3, 7), dtype="float64")
-        for where, name in ((products, "_one_dnn"), (kernels, "on_accelerator")):
+        for where, name in ((products, "_one_dnn"), (tracing, "on_accelerator")):
             with monkeypatch.context() as now:
                 now.setattr(where, name, lambda: True)
                 assert not turned((3, 5), (7, 5), (3, 7)), name

@@ -6,7 +6,7 @@ import math
 import keras
 from keras import ops
 
-from kerastf import compat, kernels
+from kerastf import compat, kernels, tracing
 
 CUBE = 0.044715  # of the tanh form
 
@@ -81,7 +81,7 @@ def _with_slope(x, function, plain):
     def apply(x):
         if compat.op_by_op():
             return function(x, value_only=True), lambda above: above * function(x)[1]
-        y, slope = kernels.fused(function, kernels.widened(x))
+        y, slope = tracing.fused(function, kernels.widened(x))
         return ops.cast(y, x.dtype), lambda above: ops.cast(ops.cast(above, slope.dtype) * slope, x.dtype)
 
     return apply(ops.convert_to_tensor(x))

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import checkpoint, compat, config, fitting, garbage, kernels, registry, replicas, text
+from kerastf import checkpoint, compat, config, fitting, garbage, kernels, registry, replicas, text, tracing
 from kerastf.errors import ConfigError, InputError
 from kerastf.models import saved
 from kerastf.models.from_features import FromFeatures
@@ -180,7 +180,7 @@ class Model(FromFeatures, Generation):
         compat.build_optimizer(self)
         try:
             with (
-                replicas.mended(self), fitting.prompt_epochs(), compat.as_compiled(self), kernels.fusing(),
+                replicas.mended(self), fitting.prompt_epochs(), compat.as_compiled(self), tracing.fusing(),
                 fitting.one_pass_adam(self.optimizer),
             ):  # fmt: skip
                 return super().fit(x, y, **kwargs)

@@ -83,7 +83,7 @@ for logits in (8, 2**24):
 print("kept")
 """
 GPU_PROGRAMS = """
-from kerastf import jax_kernels, kernels
+from kerastf import jax_kernels, kernels, tracing
 whole = trained(2**60, None)
 asked = []
 
@@ -99,7 +99,7 @@ def norm_by_step(x, *rest):
     return normalised(x, *rest, True)
 
 jax_kernels.normalised = norm_by_step
-kernels._jax_on_gpu, kernels.on_accelerator = lambda: True, lambda: False
+kernels._jax_on_gpu, tracing.on_accelerator = lambda: True, lambda: False
 for logits in (8, 2**24):
     np.testing.assert_allclose(trained(0, logits), whole, atol=1e-5)
 assert set(asked) == {117}, asked  # 128 columns, 11 of which count

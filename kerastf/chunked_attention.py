@@ -160,8 +160,8 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
             known.append(weights if keep else None)
 
         def gradient(slope):
-            # Tied to the slope from above, or it is found that the weights were there before, and they are kept.
             slope = shapes.heads_first(slope)
+            # Tied to the slope from above, or it is found that the weights were there before, and they are kept.
             q1, k1, v1, *biases1 = kernels.tied((q, k, v, *biases), slope)
             found, apart = [], zip(pieces, many, in_pieces(q1), in_pieces(slope), outputs, known, strict=True)
             for piece, long, rows, *above, weights in apart:

@@ -116,7 +116,7 @@ def additive_scores(query, key, vector):
 
 
 def _share(x, times, axis=1):
-    """Lets each key/value head serve `times` query heads: `(B, K, ...)` to `(B, K * times, ...)`."""
+    """Lets each key/value head serve `times` query heads, which stand along `axis`: `(B, K, ...)` to `(B, H, ...)`."""
     return x if times == 1 else ops.repeat(x, times, axis=axis)
 
 

@@ -72,11 +72,12 @@ def attention(query, key, value, *, mask=None, bias=None, causal=False, window=N
     Returns:
         `(B, T, H, E)`.
     """
-    attend = tracing.shared(_attention, causal=causal, window=window, rate=rate)
+    by_program = bias is None and _pays_as_program(query, key)
+    attend = tracing.shared(_attention, causal=causal, window=window, rate=rate, by_program=by_program)
     return attend(query, key, value, mask, bias, seed)
 
 
-def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
+def _attention(query, key, value, mask, bias, seed, *, causal, window, rate, by_program):
     length, keys = query.shape[1], key.shape[1]
     keep = length <= KEPT
     pieces = pieces_of(length, keys, causal, window, most=ROWS if bias is not None else None)
@@ -84,11 +85,19 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
     biases = () if bias is None else (bias if len(bias.shape) == 4 else bias[None],)
     hidden = None if mask is None else ops.where(mask, 0.0, NEGATIVE)
 
-    def in_pieces(x):
-        return shapes.split(x, [piece.stop - piece.start for piece in pieces], axis=2)
+    def in_pieces(x, axis=2):
+        return shapes.split(x, [piece.stop - piece.start for piece in pieces], axis)
+
+    def drawn(q, start, piece):
+        """Which weights of the queries `(B, H, R, D)` from `start` are not dropped; None for all."""
+        shape = (*ops.shape(q)[:3], piece.last - piece.first)
+        return chance.kept_by_chance(_moved(seed, start), shape, rate) if rate else None
+
+    def dropped(weights, kept):
+        return weights if kept is None else chance.only_kept(weights, kept, rate)
 
     def weights_of(q, k, biases, start, piece):
-        """Weights `(B, H, R, Z)` of the queries from `start`, and which of them are not dropped, or None."""
+        """Weights `(B, H, R, Z)` of the queries from `start`."""
         scores = ops.cast(products.product(q, k, transpose_b=True), "float32")
         stop = start + q.shape[2]
         shift = _out_of_sight(start, q.shape[2], piece, causal, window)
@@ -99,28 +108,28 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
         scores = scores if shift is None else scores + shift
         if biases:
             scores = scores + ops.cast(biases[0][:, :, start:stop, piece.first : piece.last], "float32")
-        kept = chance.kept_by_chance(_moved(seed, start), ops.shape(scores), rate) if rate else None
-        return softmax(scores), kept
+        return softmax(scores)
 
-    def dropped(weights, kept):
-        return weights if kept is None else chance.only_kept(weights, kept, rate)
+    def forward(q, k, v, biases, kept, start, piece):
+        weights = weights_of(q, k, biases, start, piece)
+        return products.product(ops.cast(dropped(weights, kept), v.dtype), v), weights
 
-    def forward(q, k, v, biases, start, piece):
-        weights, kept = weights_of(q, k, biases, start, piece)
-        return products.product(ops.cast(dropped(weights, kept), v.dtype), v), weights, kept
-
-    def backward(q, k, v, biases, slope, output, start, piece, known=None):
+    def backward(q, k, v, biases, kept, slope, mean, start, piece, weights=None, turned=(None, None)):
         """Slopes of queries, of keys `(B, H, D, Z)` and values `(B, H, E, Z)`, and of scores.
 
         Those of keys and values are turned: TensorFlow's products are slow where the larger of two is to be transposed.
+
+        Args:
+            mean: Of the weights' slopes, `(B, H, R, 1)`.
+            weights: None to compute them again.
+            turned: Queries and slope with the last two axes transposed, where they are at hand.
         """
-        weights, kept = known or weights_of(q, k, biases, start, piece)
-        of_value = products.product(slope, ops.cast(dropped(weights, kept), v.dtype), transpose_a=True)  # (B, H, E, Z)
+        weights = weights_of(q, k, biases, start, piece) if weights is None else weights
+        of_value = _turned_product(slope, turned[1], ops.cast(dropped(weights, kept), v.dtype))  # (B, H, E, Z)
         of_weight = dropped(ops.cast(products.product(slope, v, transpose_b=True), "float32"), kept)  # (B, H, R, Z)
-        mean = ops.sum(ops.cast(slope, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
         of_score = weights * (of_weight - mean)
         rounded = ops.cast(of_score, q.dtype)
-        return products.product(rounded, k), products.product(q, rounded, transpose_a=True), of_value, of_score
+        return products.product(rounded, k), _turned_product(q, turned[0], rounded), of_value, of_score
 
     def attend_long(q, k, v, piece):
         """A piece of many rows, some at a time."""
@@ -128,61 +137,104 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate):
         starts = piece.start + ROWS * ops.arange(rows.shape[0], dtype="int32")
 
         def attend_some(nothing, row):
-            return nothing, forward(row[0], k, v, (), row[1], piece)[:1]
+            q, start = row
+            return nothing, forward(q, k, v, (), drawn(q, start, piece), start, piece)[:1]
 
         shape = (*rows.shape[1:-1], v.shape[3]), v.dtype  # (B, H, R, E)
-        return _flat(kernels.fold(attend_some, (), (rows, starts), [shape])[1][0])
+        return _flat(kernels.fold(attend_some, (), (rows, starts), [shape])[1][0]), None
 
-    def slopes_long(q, k, v, slope, output, piece):
-        rows = [_stacked(x) for x in (q, slope, output)]
+    def slopes_long(q, k, v, slope, mean, piece):
+        rows = [_stacked(x) for x in (q, slope, mean)]
         starts = piece.start + ROWS * ops.arange(rows[0].shape[0], dtype="int32")
 
         def add(total, row):
-            q, slope, output, start = row
-            of_query, of_key, of_value, _ = backward(q, k, v, (), slope, output, start, piece)
-            return tuple(a + ops.cast(b, a.dtype) for a, b in zip(total, (of_key, of_value), strict=True)), (of_query,)
+            q, slope, mean, start = row
+            found = backward(q, k, v, (), drawn(q, start, piece), slope, mean, start, piece)
+            return tuple(a + ops.cast(b, a.dtype) for a, b in zip(total, found[1:3], strict=True)), found[:1]
 
         start = tuple(ops.zeros([ops.shape(x)[n] for n in (0, 1, 3, 2)]) for x in (k, v))
         (of_key, of_value), (of_query,) = kernels.fold(add, start, (*rows, starts), [(rows[0].shape[1:], q.dtype)])
         return _flat(of_query), ops.cast(of_key, k.dtype), ops.cast(of_value, v.dtype), None
 
-    @ops.custom_gradient
-    def attend(q, k, v, *biases):
-        q, k, v = (shapes.heads_first(x) for x in (q, k, v))
-        outputs, known = [], []
-        for piece, long, rows in zip(pieces, many, in_pieces(q), strict=True):
-            parts = rows, _seen(k, piece), _seen(v, piece)
+    def attend_all(parts, biases, kept):
+        """Outputs of the pieces, and their weights, by the queries, keys and values of each."""
+        found = []
+        for piece, long, (q, k, v), stays in zip(pieces, many, parts, kept, strict=True):
             if long:
-                output, weights = attend_long(*parts, piece), None
+                found.append(attend_long(q, k, v, piece))
             else:
-                output, *weights = forward(*parts, biases, piece.start, piece)
-            outputs.append(output)
-            known.append(weights if keep else None)
+                stays = stays if keep else drawn(q, piece.start, piece)
+                found.append(forward(q, k, v, biases, stays, piece.start, piece))
+        return tuple(zip(*found, strict=True))
 
-        def gradient(slope):
-            slope = shapes.heads_first(slope)
+    def slopes_all(parts, biases, kept, slopes, means, weights, turned):
+        """Slopes of each piece's queries, of all keys `(B, H, D, S)` and values `(B, H, E, S)`, and of the bias."""
+        found = []
+        apart = zip(pieces, many, parts, kept, slopes, means, weights, turned, strict=True)
+        for piece, long, (q, k, v), stays, slope, mean, known, turn in apart:
+            if long:
+                found.append(slopes_long(q, k, v, slope, mean, piece))
+            else:
+                stays = stays if keep else drawn(q, piece.start, piece)
+                found.append(backward(q, k, v, biases, stays, slope, mean, piece.start, piece, known, turn))
+        of_query, of_key, of_value, of_score = zip(*found, strict=True)
+        ends = [(piece.first, keys - piece.last) for piece in pieces]
+        total = [of_query, _overlaid(of_key, ends), _overlaid(of_value, ends)]
+        if biases:
+            of_bias = _joined([ops.pad(s, [[0, 0]] * 3 + [end]) for s, end in zip(of_score, ends, strict=True)])
+            alike = [n for n in (0, 1) if biases[0].shape[n] == 1]
+            total.append(ops.cast(ops.sum(of_bias, axis=alike, keepdims=True) if alike else of_bias, bias.dtype))
+        return tuple(total)
+
+    if by_program:
+        attend_all, slopes_all = tracing.program(attend_all), tracing.program(slopes_all)
+
+    def parts_of(q, k, v):
+        return [(rows, _seen(k, piece), _seen(v, piece)) for piece, rows in zip(pieces, in_pieces(q), strict=True)]
+
+    @ops.custom_gradient
+    def attend(query, key, value, *biases):
+        q, k, v = (shapes.heads_first(x) for x in (query, key, value))
+        parts = parts_of(q, k, v)
+        kept = [drawn(p[0], piece.start, piece) if keep else None for p, piece in zip(parts, pieces, strict=True)]
+        outputs, weights = attend_all(parts, biases, kept)
+        output = shapes.heads_first(_joined(outputs))
+
+        def gradient(above):
+            slope = shapes.heads_first(above)
+            mean = ops.sum(ops.cast(above, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
             # Tied to the slope from above, or it is found that the weights were there before, and they are kept.
             q1, k1, v1, *biases1 = kernels.tied((q, k, v, *biases), slope)
-            found, apart = [], zip(pieces, many, in_pieces(q1), in_pieces(slope), outputs, known, strict=True)
-            for piece, long, rows, *above, weights in apart:
-                parts = rows, _seen(k1, piece), _seen(v1, piece)
-                if long:
-                    found.append(slopes_long(*parts, *above, piece))
-                else:
-                    found.append(backward(*parts, biases1, *above, piece.start, piece, weights))
-            of_query, of_key, of_value, of_score = zip(*found, strict=True)
-            ends = [(piece.first, keys - piece.last) for piece in pieces]
-            turned = [ops.transpose(_overlaid(x, ends), (0, 3, 1, 2)) for x in (of_key, of_value)]
-            total = [shapes.heads_first(_joined(of_query)), *turned]
-            if biases:
-                of_bias = _joined([ops.pad(s, [[0, 0]] * 3 + [end]) for s, end in zip(of_score, ends, strict=True)])
-                alike = [n for n in (0, 1) if biases[0].shape[n] == 1]
-                total.append(ops.cast(ops.sum(of_bias, axis=alike, keepdims=True) if alike else of_bias, bias.dtype))
-            return tuple(total)
+            known, turned = weights if keep else [None] * len(pieces), [(None, None)] * len(pieces)
+            if by_program:
+                turned = list(zip(*(in_pieces(ops.swapaxes(x, 2, 3), axis=3) for x in (q1, slope)), strict=True))
+            apart = in_pieces(slope), in_pieces(shapes.heads_first(mean))
+            found = slopes_all(parts_of(q1, k1, v1), biases1, kept, *apart, known, turned)
+            of_query, of_key, of_value, *of_bias = found
+            of_key, of_value = (ops.transpose(x, (0, 3, 1, 2)) for x in (of_key, of_value))
+            return shapes.heads_first(_joined(of_query)), of_key, of_value, *of_bias
 
-        return shapes.heads_first(_joined(outputs)), gradient
+        return output, gradient
 
     return attend(query, key, value, *biases)
+
+
+def _pays_as_program(query, key):
+    """Whether `fit` computes attention by two programs of XLA: of many weights that are kept, where oneDNN is not.
+
+    Why: TensorFlow goes through the weights once for each operation. On two ARM cores attention takes 0.8 of the time
+    as programs, a step of gpt.mini 0.92 and of gpt2 0.98, for a second of compiling.
+    """
+    rows, columns, heads = query.shape[1], key.shape[1], query.shape[2]
+    large = rows <= KEPT and query.dtype == "float32" and rows * columns * heads >= tracing.LARGE
+    return large and not products.one_dnn() and tracing.trains_on_cpu()
+
+
+def _turned_product(x, turned, weights):
+    """`x` transposed, times the weights, by its transposed form if there is one: XLA's products want no other."""
+    if turned is None:
+        return products.product(x, weights, transpose_a=True)
+    return products.product(turned, weights)
 
 
 def softmax(scores):

@@ -13,7 +13,7 @@ from keras import ops
 
 import kerastf
 from kerastf import chunked_attention as chunked
-from kerastf import functional
+from kerastf import compat, functional, products, tracing
 
 
 def plain(q, k, v, *, mask=None, bias=None, causal=False, window=None):
@@ -169,6 +169,101 @@ def test_dropout_keeps_the_mean_and_the_gradient_sees_the_same_draw():
     slope = tape.gradient(total, v)
     # Attention is linear in the values, so the gradient times the values is the output, if the draw is the same.
     assert float(ops.sum(slope * v)) == pytest.approx(float(total), rel=1e-4)
+
+
+@contextlib.contextmanager
+def by_programs(made, **changes):
+    """In `fit` on a CPU without oneDNN, however few the weights are; names of the programs go to `made`."""
+    original = tracing.program
+    here = {"LARGE": 1, "program": lambda function: made.append(function.__name__) or original(function), **changes}
+    with pytest.MonkeyPatch.context() as patch, tracing.fusing():
+        patch.setattr(products, "one_dnn", lambda: False)
+        for name, value in here.items():
+            patch.setattr(tracing, name, value)
+        yield
+
+
+def traced_slopes(inputs, above, **rules):
+    """The output of attention in a graph, and the slopes of its inputs."""
+
+    @tf.function(autograph=False)
+    def run(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            output = attend(*inputs, **rules)
+        return output, *tape.gradient(output, inputs, above)
+
+    return run(*map(tf.convert_to_tensor, inputs))
+
+
+PROGRAMS = ["attend_all", "slopes_all"]
+
+
+@settings(max_examples=examples(6, 40), deadline=None, derandomize=True)
+@given(case=cases, rate=st.sampled_from([0.0, 0.3]))
+def test_programs_equal_operations(case, rate):
+    inputs, rules, above = example({**case, "bias": None})
+    rules = {**tensors(rules), "rate": rate, "seed": tf.constant([1, case["seed"]]) if rate else None}
+    with small_pieces(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "KEPT", 64)
+        plain, made = traced_slopes(inputs, above, **rules), []
+        with by_programs(made):
+            fused = traced_slopes(inputs, above, **rules)
+    assert made == PROGRAMS
+    for got, want in zip(fused, plain, strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "why, changes",
+    {
+        "many weights": {}, "few": {"LARGE": 2 * 40 * 40 + 1}, "bias": {}, "halves": {}, "long": {}, "oneDNN": {},
+        "XLA already": {}, "an accelerator": {"on_accelerator": lambda: True}, "no fit": {"trains_on_cpu": bool},
+    }.items(),
+)  # fmt: skip
+def test_who_attends_by_programs(monkeypatch, why, changes):
+    dtype = "bfloat16" if why == "halves" else "float32"
+    inputs = [tf.cast(x, dtype) for x in arrays(0, *[(2, 2, 40, 4)] * 3)]
+    made, rules = [], {"bias": tf.zeros((2, 40, 40))} if why == "bias" else {}
+    if why == "long":
+        monkeypatch.setattr(chunked, "KEPT", 39)
+    with by_programs(made, **{"LARGE": 2 * 40 * 40, **changes}):
+        if why == "oneDNN":
+            monkeypatch.setattr(products, "one_dnn", lambda: True)
+        with compat.switched(compat._compiling, why == "XLA already"):
+            traced_slopes(inputs, tf.ones((2, 2, 40, 4), dtype), causal=True, **rules)
+    assert made == (PROGRAMS if why == "many weights" else [])
+
+
+def test_programs_have_a_gradient_of_their_gradient(monkeypatch):
+    inputs = [tf.convert_to_tensor(x) for x in arrays(0, *[(1, 2, 8, 4)] * 3)]
+    mask = tf.reshape(tf.range(8) != 1, (1, 1, 1, 8))
+
+    def steepness(q, k, v):
+        with tf.GradientTape() as tape:
+            tape.watch(q)
+            output = attend(q, k, v, mask=mask, causal=True, rate=0.3, seed=tf.constant([1, 2]))
+        return tf.reduce_sum(tape.gradient(output, q) ** 2)
+
+    @tf.function(autograph=False)
+    def slopes(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            found = steepness(*inputs)
+        return tape.gradient(found, inputs)
+
+    monkeypatch.setattr(chunked, "SHORT", 2)
+    made = []
+    with by_programs(made):
+        found = slopes(*inputs)
+    assert made == PROGRAMS
+    step = 1e-2
+    for n, slope in enumerate(found):
+        where = (0, 1, 3, 2)
+        change = np.zeros(inputs[n].shape, "float32")
+        change[where] = step
+        ends = [steepness(*(x + sign * change if m == n else x for m, x in enumerate(inputs))) for sign in (1, -1)]
+        assert float(slope[where]) == pytest.approx(float(ends[0] - ends[1]) / (2 * step), rel=0.02, abs=1e-3)
 
 
 def test_one_trace_for_all_layers_and_one_for_the_step(monkeypatch):

@@ -75,8 +75,8 @@ def test_only_what_keras_feeds_goes_without_the_tuner(monkeypatch, feed):
 
 
 def test_large_rows_are_fused_in_fit_alone(monkeypatch):
-    made, plain = [], tracing._program
-    monkeypatch.setattr(tracing, "_program", lambda function: made.append(function.__name__) or plain(function))
+    made, plain = [], tracing._program_of
+    monkeypatch.setattr(tracing, "_program_of", lambda function: made.append(function.__name__) or plain(function))
     monkeypatch.setattr(tracing, "LARGE", 4 * 32)  # four tokens of the feed-forward's width
     x = np.arange(24, dtype="int32").reshape(6, 4) % 5
 

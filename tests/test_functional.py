@@ -58,6 +58,25 @@ def test_gelu(monkeypatch, name, way):
 
 
 @pytest.mark.parametrize("name", GELUS)
+def test_gelu_as_a_program_has_a_gradient_of_its_gradient(monkeypatch, name):
+    monkeypatch.setattr(tracing, "LARGE", 1)
+    monkeypatch.setattr(tracing, "NARROW", 41)
+    definition, x, step = GELUS[name][0], np.linspace(-4, 4, 41), 1e-3
+
+    def slope(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = functional.activation_of(name)(x)
+        return tape.gradient(y, x)
+
+    with tracing.fusing():
+        bend = slopes(slope, np.ones(41, "float32"), x.astype("float32"), traced=True)[1][0]
+    np.testing.assert_allclose(
+        bend, (definition(x + step) - 2 * definition(x) + definition(x - step)) / step**2, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", GELUS)
 def test_gelu_far_out_and_in_half_precision(name):
     function = functional.activation_of(name)
     far = np.array([-1e30, -1e4, 1e4, 1e30], "float32")

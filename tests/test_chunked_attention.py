@@ -2,6 +2,7 @@
 
 import contextlib
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -264,6 +265,24 @@ def test_programs_have_a_gradient_of_their_gradient(monkeypatch):
         change[where] = step
         ends = [steepness(*(x + sign * change if m == n else x for m, x in enumerate(inputs))) for sign in (1, -1)]
         assert float(slope[where]) == pytest.approx(float(ends[0] - ends[1]) / (2 * step), rel=0.02, abs=1e-3)
+
+
+def test_fit_with_a_smaller_last_batch_learns_the_same_by_programs():
+    x = np.arange(10 * 16, dtype="int32").reshape(10, 16) % 11
+
+    def losses():
+        keras.utils.set_random_seed(1)
+        model = kerastf.create_model(
+            "gpt", vocab_size=11, max_length=16, dim=16, num_layers=2, num_heads=2, dropout=0.1
+        )
+        model.compile("adamw")
+        return model.fit(x, x, batch_size=4, epochs=2, verbose=0).history["loss"]
+
+    plain, made = losses(), []
+    with by_programs(made):
+        fused = losses()
+    assert [name for name in made if name in PROGRAMS] == PROGRAMS, "one pair for all layers and batches"
+    np.testing.assert_allclose(fused, plain, rtol=1e-5)
 
 
 def test_one_trace_for_all_layers_and_one_for_the_step(monkeypatch):

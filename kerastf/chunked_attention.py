@@ -90,8 +90,9 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate, by_
 
     def drawn(q, start, piece):
         """Which weights of the queries `(B, H, R, D)` from `start` are not dropped; None for all."""
-        shape = (*ops.shape(q)[:3], piece.last - piece.first)
-        return chance.kept_by_chance(_moved(seed, start), shape, rate) if rate else None
+        if not rate:
+            return None
+        return chance.kept_by_chance(_moved(seed, start), (*ops.shape(q)[:3], piece.last - piece.first), rate)
 
     def dropped(weights, kept):
         return weights if kept is None else chance.only_kept(weights, kept, rate)

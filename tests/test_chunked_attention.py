@@ -14,7 +14,7 @@ from keras import ops
 
 import kerastf
 from kerastf import chunked_attention as chunked
-from kerastf import compat, functional, products, tracing
+from kerastf import compat, cutting, functional, products, tracing
 
 
 def plain(q, k, v, *, mask=None, bias=None, causal=False, window=None):
@@ -43,7 +43,7 @@ def small_pieces():
     """Pieces so small that short sequences have many, and some are taken row by row."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"SHORT": 2, "ROWS": 4, "PIECES": 3, "KEPT": 8}.items():
-            patch.setattr(chunked, name, value)
+            patch.setattr(cutting, name, value)
         yield
 
 
@@ -129,7 +129,7 @@ def test_a_later_key_is_never_read():
     before = attend(q, k, v, causal=True)
     spoilt = [ops.concatenate([x[:, :, :100], ops.full((1, 2, 156, 8), np.nan)], axis=2) for x in (k, v)]
     after = attend(q, *spoilt, causal=True)
-    seen = len([p for p in chunked.pieces_of(256, 256, True, None) if p.last <= 100]) * chunked.SHORT
+    seen = len([p for p in cutting.pieces_of(256, 256, True, None) if p.last <= 100]) * cutting.SHORT
     assert seen == 64
     np.testing.assert_array_equal(before[:, :, :seen], after[:, :, :seen])
 
@@ -137,12 +137,12 @@ def test_a_later_key_is_never_read():
 @pytest.mark.parametrize("length", [7, 64, 65, 200, 1000, 1024, 1100, 5000, 8192])
 @pytest.mark.parametrize("causal, window", [(True, None), (False, None), (True, 50), (False, 50)])
 def test_pieces_cover_the_queries_and_what_they_see(length, causal, window):
-    pieces = chunked.pieces_of(length, length, causal, window)
+    pieces = cutting.pieces_of(length, length, causal, window)
     assert [p.start for p in pieces] == [0, *(p.stop for p in pieces[:-1])] and pieces[-1].stop == length
-    assert len(pieces) <= chunked.PIECES + 1
+    assert len(pieces) <= cutting.PIECES + 1
     for piece in pieces:
         assert (
-            piece.stop - piece.start <= chunked.ROWS or (piece.stop - piece.start) % chunked.ROWS == 0 or length <= 512
+            piece.stop - piece.start <= cutting.ROWS or (piece.stop - piece.start) % cutting.ROWS == 0 or length <= 512
         )
         assert piece.last >= piece.stop and piece.first <= piece.start
         assert piece.last == piece.stop or not causal
@@ -197,7 +197,7 @@ def traced_slopes(inputs, above, **rules):
     return run(*map(tf.convert_to_tensor, inputs))
 
 
-PROGRAMS = ["attend_all", "slopes_all"]
+PROGRAMS = ["attend", "slopes"]
 
 
 @settings(max_examples=examples(6, 40), deadline=None, derandomize=True)
@@ -206,7 +206,7 @@ def test_programs_equal_operations(case, rate):
     inputs, rules, above = example({**case, "bias": None})
     rules = {**tensors(rules), "rate": rate, "seed": tf.constant([1, case["seed"]]) if rate else None}
     with small_pieces(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "KEPT", 64)
+        patch.setattr(cutting, "KEPT", 64)
         plain, made = traced_slopes(inputs, above, **rules), []
         with by_programs(made):
             fused = traced_slopes(inputs, above, **rules)
@@ -227,7 +227,7 @@ def test_who_attends_by_programs(monkeypatch, why, changes):
     inputs = [tf.cast(x, dtype) for x in arrays(0, *[(2, 2, 40, 4)] * 3)]
     made, rules = [], {"bias": tf.zeros((2, 40, 40))} if why == "bias" else {}
     if why == "long":
-        monkeypatch.setattr(chunked, "KEPT", 39)
+        monkeypatch.setattr(cutting, "KEPT", 39)
     with by_programs(made, **{"LARGE": 2 * 40 * 40, **changes}):
         if why == "oneDNN":
             monkeypatch.setattr(products, "one_dnn", lambda: True)
@@ -253,7 +253,7 @@ def test_programs_have_a_gradient_of_their_gradient(monkeypatch):
             found = steepness(*inputs)
         return tape.gradient(found, inputs)
 
-    monkeypatch.setattr(chunked, "SHORT", 2)
+    monkeypatch.setattr(cutting, "SHORT", 2)
     made = []
     with by_programs(made):
         found = slopes(*inputs)

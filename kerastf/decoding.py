@@ -116,6 +116,18 @@ def beam_search(
     )
 
 
+def next_tokens(sampler, scores):
+    """The tokens `(B,)` that a sampler chooses by the scores `(B, V)` of all.
+
+    Why not by probabilities if it is greedy: softmax goes through all scores twice, and leaves the highest where it is.
+    """
+    from kerastf.blocks.sampler import Greedy  # this imports keras-nlp, as who made a sampler has done
+
+    if type(sampler) is Greedy:
+        return ops.argmax(scores, axis=-1)
+    return sampler.get_next_token(sampler.compute_probabilities(scores))
+
+
 def reordered(state, rows):
     """The state of a batch with its rows in another order.
 
@@ -207,7 +219,7 @@ def _sampling_loop(model, sampler, count, prefill, end_id, pad_id):
         def advance(index, tokens, logits, state, done, ends, seeds):
             with keras.StatelessScope(zip(sampler.variables, seeds, strict=True)) as scope:
                 scores = _without_padding(ops.cast(logits, "float32"), pad_id, end_id)
-                chosen = sampler.get_next_token(sampler.compute_probabilities(scores))  # (B,)
+                chosen = next_tokens(sampler, scores)  # (B,)
             seeds = [scope.get_current_value(v) for v in sampler.variables]
             given = index < lengths
             chosen = ops.where(done, filler, ops.cast(chosen, "int32"))

@@ -14,6 +14,7 @@ from keras import ops
 
 import kerastf
 from kerastf import compat, decoding, halves
+from kerastf.blocks.sampler import Greedy
 from kerastf.testing.subjects import shake
 from kerastf.text import ByteTokenizer, CharacterTokenizer
 
@@ -66,6 +67,16 @@ def test_greedy_equals_the_slow_loop(model, data):
     tokens, ends = decoding.generate(model, prompts, max_length=12, end_id=end)
     want = slow_loop(model, prompts, 12, end)
     assert [r[:n].tolist() for r, n in zip(tokens, ends, strict=True)] == want
+
+
+def test_greedy_looks_at_the_scores_themselves_and_a_subclass_at_what_it_makes_of_them():
+    class Contrary(Greedy):
+        def compute_probabilities(self, logits):
+            return super().compute_probabilities(-logits)
+
+    nearly = ops.array([[3.0, 5.0, 4.0], [1e-9, 2e-9, 0.0]])  # the second row is one value after softmax
+    assert decoding.next_tokens(Greedy(), nearly).numpy().tolist() == [1, 1]
+    assert decoding.next_tokens(Contrary(), nearly).numpy().tolist()[0] == 0
 
 
 def test_a_row_is_frozen_at_its_end(model):

@@ -53,16 +53,21 @@ def table(name, result):
         title = "s per step" if metric == "s" else metric
         lines.append(f"  {title:<22}{'median':>10}{'quartiles':>20}{'tokens/s':>12}   kerastf / peer (quartiles)")
         for who, row in rows.items():
-            spread = f"{row['low']:.4g} - {row['high']:.4g}"
+            spread = f"{_short(row['low'])} - {_short(row['high'])}"
             speed = f"{row['tokens_per_second']:,.0f}" if "tokens_per_second" in row else ""
             ratios = "; ".join(
                 f"{r['median']:.2f} ({r['low']:.2f} - {r['high']:.2f}){'' if ours == OURS[0] else ' on JAX'}"
                 for ours, r in row.get("ratios", {}).items()
             )
             label = CONTESTANTS[who]["label"]
-            lines.append(f"  {label:<22}{row['median']:>10.4g}{spread:>20}{speed:>12}   {ratios}".rstrip())
+            lines.append(f"  {label:<22}{_short(row['median']):>10}{spread:>20}{speed:>12}   {ratios}".rstrip())
     lines += [f"  {CONTESTANTS[who]['label']:<22} missing: {why}" for who, why in result["missing"].items()]
     return "\n".join(lines)
+
+
+def _short(number):
+    """Four digits, or all before the point."""
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
 
 
 def write_json(path, results, settings):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import kerastf
+from kerastf import registry
 from kerastf.models.base import Model
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "_site"))
@@ -45,6 +46,17 @@ def test_every_public_function_explains_its_arguments():
     text = (ROOT / "docs" / "api.md").read_text("utf-8")
     for module, name in re.findall(r"^::: (\S+)\.(\w+)$", text, re.M):
         assert checks.undocumented(getattr(importlib.import_module(module), name)) == [], f"{module}.{name}"
+
+
+def test_readme_names_every_page_block_and_preset():
+    text = (ROOT / "README.md").read_text("utf-8")
+    pages = {p.name for p in (ROOT / "docs").glob("*.md")} - {"index.md", "api.md"}  # the site's own
+    assert pages - set(re.findall(r"\(docs/(\w+\.md)\)", text)) == set()
+    named = set(re.findall(r"`([\w./]+)`", text[text.index("## What is there today") : text.index("## Command line")]))
+    ours = {e.id for e in registry.entries() if e.namespace != "local"}
+    presets = {m for m in registry.list_models() if "." in m and "/" not in m}
+    assert (ours | presets) - named == set()
+    assert named - ours - presets - {"plugins/"} == set()
 
 
 # These train what they draw, for longer than other pages.

@@ -163,6 +163,7 @@ class _Plan:
         return chance.kept_by_chance(_moved(self.seed, start), shape, self.rate)
 
     def _left(self, weights, stay):
+        """Weights, or their slopes, after dropout."""
         return weights if stay is None else chance.only_kept(weights, stay, self.rate)
 
     def _weights(self, q, k, biases, start, piece):

@@ -38,8 +38,8 @@ def _by_programs():
 def add_bias(x, bias):
     """`x + bias` for `x` `(.., C)` and a bias `(C,)`.
 
-    Why: see `jax_kernels.add_bias`; it takes 3 to 5 % off a training step there. TensorFlow adds as fast either way,
-    but finds the gradient by the kernel of `summed_rows` only if it is told that this is a bias.
+    Why: see `jax_kernels.rows`; it takes 3 to 5 % off a training step there. TensorFlow adds as fast either way, but
+    finds the gradient by the kernel of `summed_rows` only if it is told that this is a bias.
     """
     if keras.backend.is_keras_tensor(x):
         return x + bias
@@ -49,9 +49,9 @@ def add_bias(x, bias):
         return tf.nn.bias_add(x, bias)
     if not _jax_on_gpu():
         return x + bias
-    from kerastf import jax_kernels
+    from kerastf.jax_kernels import rows
 
-    return jax_kernels.add_bias(x, bias)
+    return rows.add_bias(x, bias)
 
 
 def summed_rows(x):
@@ -88,9 +88,9 @@ def biased_gelu(x, bias, cube):
     """
     if not _by_programs() or keras.backend.is_keras_tensor(x) or not is_half(x) or math.prod(x.shape) < MANY:
         return None
-    from kerastf import jax_kernels
+    from kerastf.jax_kernels import rows
 
-    return ops.reshape(jax_kernels.gelu(ops.reshape(x, (-1, x.shape[-1])), bias, cube), x.shape)
+    return ops.reshape(rows.gelu(ops.reshape(x, (-1, x.shape[-1])), bias, cube), x.shape)
 
 
 def tied(tensors, other):
@@ -157,9 +157,9 @@ def flash(query, key, value, mask, bias, causal, rate):
     if keras.backend.backend() == "jax":
         if rate or bias is not None or not _jax_on_gpu() or _portable.get():
             return None
-        from kerastf import jax_kernels
+        from kerastf.jax_kernels import attention
 
-        return jax_kernels.attention(query, key, value, mask, causal)
+        return attention.attention(query, key, value, mask, causal)
     import torch
 
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
@@ -201,12 +201,10 @@ def attention_of_one(query, key, value, state, index, scale):
     Returns:
         `(B, 1, H, D)` and the next state.
     """
-    from kerastf import jax_kernels
+    from kerastf.jax_kernels import attention
 
     last = ops.broadcast_to(ops.cast(index, "int32"), (query.shape[0],))
-    mean, keys, values = jax_kernels.attention_of_one(
-        query, key, value, state["key"], state["value"], last, scale=scale
-    )
+    mean, keys, values = attention.attention_of_one(query, key, value, state["key"], state["value"], last, scale=scale)
     return mean, {"key": keys, "value": values}
 
 
@@ -221,11 +219,11 @@ def normalised(x, gain, shift, *, epsilon, dtype):
     """
     if not _by_programs() or keras.backend.is_keras_tensor(x) or 0 in x.shape or x.shape[-1] > WIDEST:
         return None
-    from kerastf import jax_kernels
+    from kerastf.jax_kernels import rows
 
-    rows = ops.reshape(x, (-1, x.shape[-1]))
     shift = ops.zeros_like(gain) if shift is None else shift
-    return ops.reshape(jax_kernels.normalised(rows, gain, shift, epsilon, dtype), x.shape)
+    flat = ops.reshape(x, (-1, x.shape[-1]))
+    return ops.reshape(rows.normalised(flat, gain, shift, epsilon, dtype), x.shape)
 
 
 def widened(x):
@@ -276,9 +274,9 @@ def cross_entropies(logits, labels, classes, *, training=True):
         losses, slopes = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=last, labels=labels)
         return losses, slopes, chosen
     if training and _by_programs():
-        from kerastf import jax_kernels
+        from kerastf.jax_kernels import entropy
 
-        return jax_kernels.cross_entropies(logits, labels, classes)
+        return entropy.cross_entropies(logits, labels, classes)
     logits = logits[:, :classes]
     logs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
     true = ops.arange(logits.shape[1], dtype="int32")[None] == labels[:, None]

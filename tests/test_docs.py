@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "_site"))
 import checks
 from checks import LESSONS, ROOT, TRAINED
 
-ELSEWHERE = ("kerastf.__main__",) if importlib.util.find_spec("jax") else ("kerastf.__main__", "kerastf.jax_kernels")
-MODULES = [m.name for m in pkgutil.walk_packages(kerastf.__path__, "kerastf.") if m.name not in ELSEWHERE] + [
+ELSEWHERE = ("kerastf.__main__",) if importlib.util.find_spec("jax") else ("kerastf.__main__", "kerastf.jax_kernels.")
+MODULES = [m.name for m in pkgutil.walk_packages(kerastf.__path__, "kerastf.") if not m.name.startswith(ELSEWHERE)] + [
     "kerastf_template", "kerastf_linear_attention", "kerastf_moe", "kerastf_ssm", "kerastf_dalle.dalle",
     "kerastf_dalle.dvae", "kerastf_dalle.gumbel", "kerastf_dalle.judge", "kerastf_dalle.losses",
     "kerastf_dalle.position", "kerastf_dalle.shapes",

@@ -63,11 +63,11 @@ def test_no_model_imports_another():
 
 def test_tensor_code_is_keras_ops_only():
     backends = {
-        "building.py", "chance.py", "copying.py", "compat.py", "fitting.py", "kernels.py", "jax_kernels.py", "lookups.py", "products.py", "replicas.py", "shapes.py", "tracing.py", "devices.py",
+        "building.py", "chance.py", "copying.py", "compat.py", "fitting.py", "kernels.py", "lookups.py", "products.py", "replicas.py", "shapes.py", "tracing.py", "devices.py",
     }  # fmt: skip
     allowed = backends | {"batching.py", "examples.py", "pictures.py"}
     for path in ROOT.rglob("*.py"):
-        if path.name in allowed:
+        if path.name in allowed or path.parent.name == "jax_kernels":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []

@@ -83,7 +83,8 @@ for logits in (8, 2**24):
 print("kept")
 """
 GPU_PROGRAMS = """
-from kerastf import jax_kernels, kernels, tracing
+from kerastf import kernels, tracing
+from kerastf.jax_kernels import entropy, rows
 whole = trained(2**60, None)
 asked = []
 
@@ -91,14 +92,14 @@ def step_by_step(logits, labels, classes):
     asked.append(logits.shape[1] - classes)
     return plain(logits, labels, classes, interpret=True)
 
-plain, jax_kernels.cross_entropies = jax_kernels.cross_entropies, step_by_step
-norms, normalised = [], jax_kernels.normalised
+plain, entropy.cross_entropies = entropy.cross_entropies, step_by_step
+norms, normalised = [], rows.normalised
 
 def norm_by_step(x, *rest):
     norms.append(x.shape[-1])
     return normalised(x, *rest, True)
 
-jax_kernels.normalised = norm_by_step
+rows.normalised = norm_by_step
 kernels._jax_on_gpu, tracing.on_accelerator = lambda: True, lambda: False
 for logits in (8, 2**24):
     np.testing.assert_allclose(trained(0, logits), whole, atol=1e-5)
@@ -126,13 +127,13 @@ def test_jax_trains_the_same_from_features_and_from_logits(code):
 PROGRAMS = """
 import math
 import jax, jax.numpy as jnp, numpy as np
-from kerastf import jax_kernels
+from kerastf.jax_kernels import attention, entropy, rows as by_rows
 rng = np.random.default_rng(0)
 for rows, classes, idle, dtype in [(3, 5, 0, "float32"), (2, 5000, 24, "float32"), (2, 9001, 87, "bfloat16"), (4, 1, 127, "float32")]:
     x = jnp.asarray(rng.normal(size=(rows, classes + idle)) * 3, dtype)
     x = x.at[0, classes // 2].set(20.0).at[0, 0].set(20.0)  # two are highest: the first is chosen
     labels = jnp.asarray(rng.integers(0, classes, rows), "int32")
-    losses, slopes, chosen = jax_kernels.cross_entropies(x, labels, classes, interpret=True)
+    losses, slopes, chosen = entropy.cross_entropies(x, labels, classes, interpret=True)
     logits = np.asarray(x, "float64")[:, :classes]
     shares = np.exp(logits - logits.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
@@ -153,7 +154,7 @@ for rows, length, heads, shared, width in [(3, 300, 4, 2, 16), (1, 700, 2, 1, 12
         x[at] = np.nan  # to be written, not read
     own = [x[at][:, None] for x in (k, v)]
     kept = [x.reshape(rows * shared, length, width) for x in kept]
-    found, *kept = jax_kernels.attention_of_one(*map(jnp.asarray, (q, *own, *kept, last)), scale=0.5, interpret=True)
+    found, *kept = attention.attention_of_one(*map(jnp.asarray, (q, *own, *kept, last)), scale=0.5, interpret=True)
     for now, then in zip(kept, (k, v)):
         np.testing.assert_array_equal(now, then.reshape(now.shape))
     for row in range(rows):
@@ -161,11 +162,11 @@ for rows, length, heads, shared, width in [(3, 300, 4, 2, 16), (1, 700, 2, 1, 12
             key, value = (x[row, head // (heads // shared), : last[row] + 1] for x in (k, v))
             shares = np.exp(0.5 * key @ q[row, 0, head])
             np.testing.assert_allclose(found[row, 0, head], shares @ value / shares.sum(), rtol=1e-4, atol=1e-5)
-jax_kernels.PROGRAMS = 3
+by_rows.PROGRAMS = 3
 for count, channels, dtype in [(7, 5, "float32"), (8, 16, "float32"), (2, 48, "bfloat16"), (1, 1, "float32")]:
     x, gain, shift, above = (rng.normal(size=s) for s in [(count, channels), channels, channels, (count, channels)])
     x, above = (jnp.asarray(3 * a + 1, dtype) for a in (x, above))
-    y, back = jax.vjp(lambda *given: jax_kernels.normalised(*given, 1e-3, dtype, True), x, *map(jnp.float32, (gain, shift)))
+    y, back = jax.vjp(lambda *given: by_rows.normalised(*given, 1e-3, dtype, True), x, *map(jnp.float32, (gain, shift)))
     x, y, above, (of_x, of_gain, of_shift) = (jax.tree.map(np.float64, a) for a in (x, y, above, back(above)))
     rate = 1 / np.sqrt(x.var(1) + 1e-3)
     normal = (x - x.mean(1, keepdims=True)) * rate[:, None]
@@ -176,12 +177,12 @@ for count, channels, dtype in [(7, 5, "float32"), (8, 16, "float32"), (2, 48, "b
         np.testing.assert_allclose(of_x[row], matrix @ (above[row] * gain), **near)
     np.testing.assert_allclose(of_gain, (above * normal).sum(0), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(of_shift, above.sum(0), rtol=1e-4, atol=1e-4)
-jax_kernels.WRITTEN, jax_kernels.GRADED = 8, 4
+by_rows.WRITTEN, by_rows.GRADED = 8, 4
 for count, channels, dtype in [(7, 5, "float32"), (29, 16, "float32"), (30, 24, "bfloat16"), (1, 1, "float16")]:
     x, above = (jnp.asarray(rng.normal(size=(count, channels)) * 3, dtype) for _ in range(2))
     bias = jnp.asarray(rng.normal(size=channels), dtype)
     for cube in (None, 0.044715):
-        y, back = jax.vjp(lambda x, bias: jax_kernels.gelu(x, bias, cube, True), x, bias)
+        y, back = jax.vjp(lambda x, bias: by_rows.gelu(x, bias, cube, True), x, bias)
         h, slope, (of_x, of_bias) = (jax.tree.map(np.float64, a) for a in (x + bias.astype("float32"), above, back(above)))
         share = np.vectorize(lambda z: 0.5 + 0.5 * math.erf(z / math.sqrt(2)))
         if cube:
@@ -192,7 +193,7 @@ for count, channels, dtype in [(7, 5, "float32"), (29, 16, "float32"), (30, 24, 
         np.testing.assert_allclose(of_x, slope, **near)
         np.testing.assert_allclose(of_bias, slope.sum(0), rtol=near["rtol"], atol=4 * near["atol"])
 x, bias, above = (jnp.asarray(rng.normal(size=s), "float32") for s in [(2, 5, 7), (7,), (2, 5, 7)])
-y, back = jax.vjp(jax_kernels.add_bias, x, bias)
+y, back = jax.vjp(by_rows.add_bias, x, bias)
 np.testing.assert_allclose(y, np.asarray(x) + np.asarray(bias), rtol=1e-6)
 np.testing.assert_array_equal(back(above)[0], above)
 np.testing.assert_allclose(back(above)[1], np.asarray(above).sum((0, 1)), rtol=1e-5, atol=1e-6)
@@ -201,14 +202,15 @@ print("kept")
 
 ACTIVATED = """
 import jax, keras, numpy as np
-from kerastf import functional, jax_kernels, kernels
+from kerastf import functional, kernels
 from kerastf.blocks.feedforward import MLP
-asked, plain = [], jax_kernels.gelu
+from kerastf.jax_kernels import rows
+asked, plain = [], rows.gelu
 x = np.random.default_rng(0).normal(size=(2, 6, 8)).astype("float32")
 
-def step_by_step(rows, bias, cube):
-    asked.append((rows.shape, cube))
-    return plain(rows, bias, cube, True)
+def step_by_step(x, bias, cube):
+    asked.append((x.shape, cube))
+    return plain(x, bias, cube, True)
 
 def found(activation, dtype):
     keras.utils.set_random_seed(1)
@@ -226,10 +228,10 @@ def near(a, b):
     for left, right in zip(a, b, strict=True):
         assert np.abs(left - right).max() <= 0.03 * np.abs(right).max(), (left, right)
 
-jax_kernels.gelu = step_by_step
+rows.gelu = step_by_step
 exact = {name: found(name, "float32") for name in ("gelu", "gelu_tanh", "relu")}
 kernels._jax_on_gpu, kernels.MANY = lambda: True, 12 * 16
-jax_kernels.normalised = None
+rows.normalised = None
 for name in exact:
     near(found(name, "mixed_bfloat16"), exact[name])
 assert asked == [((12, 16), None), ((12, 16), 0.044715)], asked
@@ -246,16 +248,17 @@ print("kept")
 
 WRITING = """
 import keras, kerastf, numpy as np
-from kerastf import jax_kernels, kernels
-asked, plain, found = [], jax_kernels.attention_of_one, []
+from kerastf import kernels
+from kerastf.jax_kernels import attention, rows
+asked, plain, found = [], attention.attention_of_one, []
 
 def step_by_step(*tensors, scale):
     asked.append(tensors[0].shape)
     return plain(*tensors, scale=scale, interpret=True)
 
-jax_kernels.attention_of_one = step_by_step
-normalised = jax_kernels.normalised
-jax_kernels.normalised = lambda *given: normalised(*given, True)
+attention.attention_of_one = step_by_step
+normalised = rows.normalised
+rows.normalised = lambda *given: normalised(*given, True)
 prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
 for gpu in (False, True):
     kernels._jax_on_gpu = lambda: gpu

@@ -19,7 +19,7 @@ def made(monkeypatch, quickly, build):
     if not quickly:
         monkeypatch.setattr(building, "quickly", contextlib.nullcontext)
     keras.utils.set_random_seed(1)
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     model = build()
     monkeypatch.undo()
     return model

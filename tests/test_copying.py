@@ -34,7 +34,7 @@ def copied(monkeypatch):
 
 def filled(arrays, build, given=None):
     """A model whose weights are those arrays, by path, from the beginning."""
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     keras.utils.set_random_seed(1)
     copies = contextlib.nullcontext() if given is None else copying.copies(given)
     with compat.initialised_by(lambda path, shape: arrays.get(path)), copies:
@@ -43,7 +43,7 @@ def filled(arrays, build, given=None):
 
 def pair(build):
     """A model that was built, one that was copied where that is possible, and the arrays of both."""
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     rng = np.random.default_rng(0)
     arrays = {w.path: rng.normal(size=w.shape).astype(w.dtype) for w in build().weights}
     fresh = {path: array.copy() for path, array in arrays.items()}

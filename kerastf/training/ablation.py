@@ -223,7 +223,8 @@ def _run_all(found, place, jobs, stream):
     """Trains what is not trained yet, some runs at a time; on Ctrl-C the runs save and stop."""
     tasks = [(row, seed) for seed in found.seeds for row in found.rows]
     children: set[subprocess.Popen] = set()
-    print(f"{len(found.rows)} combinations, {len(found.seeds)} seeds, {jobs} at a time, in {place}", file=stream)
+    seeds = "1 seed" if len(found.seeds) == 1 else f"{len(found.seeds)} seeds"
+    print(f"{len(found.rows)} combinations, {seeds}, {jobs} at a time, in {place}", file=stream)
     done = 0
     with ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(_run, row, seed, place, children): (row, seed) for row, seed in tasks}

@@ -177,6 +177,7 @@ def by_programs(made, **changes):
     """In `fit` on a CPU without oneDNN, however few the weights are; names of the programs go to `made`."""
     original = tracing.program
     here = {"LARGE": 1, "program": lambda function: made.append(function.__name__) or original(function), **changes}
+    tracing.shared.cache_clear()  # what was traced before would make no programs
     with pytest.MonkeyPatch.context() as patch, tracing.fusing():
         patch.setattr(products, "one_dnn", lambda: False)
         for name, value in here.items():

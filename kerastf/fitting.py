@@ -116,7 +116,7 @@ def one_pass_adam(optimizer):
             by_steps(gradients, variables, learning_rate)
             return
         kept = 1 - tf.cast(learning_rate, "float32") * (inner.weight_decay or 0.0)
-        step = tf.cast(inner.iterations.value + 1, "float32")
+        step = tf.cast(inner.iterations + 1, "float32")  # of updates, where several steps make one
         shared = {
             "beta1_power": tf.pow(inner.beta_1, step), "beta2_power": tf.pow(inner.beta_2, step),
             "lr": tf.cast(learning_rate, "float32"), "beta1": tf.constant(inner.beta_1),

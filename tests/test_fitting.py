@@ -18,6 +18,8 @@ from kerastf.models.gpt import GPT
 @pytest.mark.parametrize("optimizer", [
     keras.optimizers.Adam(0.01), keras.optimizers.AdamW(0.01, weight_decay=0.3),
     keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.02, 7), clipnorm=0.5, beta_1=0.8, epsilon=1e-5),
+    keras.optimizers.AdamW(0.01, gradient_accumulation_steps=3),
+    keras.optimizers.Adam(0.02, gradient_accumulation_steps=2, use_ema=True, ema_overwrite_frequency=4),
 ])  # fmt: skip
 def test_adam_in_one_pass_takes_the_steps_of_keras(optimizer):
     starts, gradients = arrays(1, (4, 5), (5,)), [arrays(s, (4, 5), (5,)) for s in range(2, 8)]
@@ -34,6 +36,23 @@ def test_adam_in_one_pass_takes_the_steps_of_keras(optimizer):
 
     for a, b in zip(train(fitting.one_pass_adam), train(contextlib.nullcontext), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_of_three_batches_gathered_train_like_one_batch(compiled):
+    x = np.random.default_rng(0).integers(5, size=(12, 4))
+
+    def train(batch_size, steps):
+        keras.utils.set_random_seed(0)
+        model = kerastf.create_model("gpt", vocab_size=5, max_length=4, dim=8, num_layers=1, num_heads=2, dropout=0.0)
+        optimizer = keras.optimizers.AdamW(0.01, epsilon=1e-4, gradient_accumulation_steps=steps)
+        model.compile(optimizer, jit_compile=compiled)
+        model.fit(x[:, :-1], x[:, 1:], batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
+        assert int(optimizer.iterations) == 4
+        return [ops.convert_to_numpy(w) for w in model.trainable_weights]
+
+    for a, b in zip(train(2, 3), train(6, None), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_a_step_that_fails_changes_no_weight():

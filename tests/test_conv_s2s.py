@@ -108,6 +108,10 @@ def test_slots(options):
     check_model("conv_s2s", only=["config", "gradients", "save", "padding", "steps"], **options)
 
 
+def test_without_attention_every_weight_has_a_gradient():
+    check_model("conv_s2s", only=["fit"], attention="none")  # Keras warns otherwise, which is an error here
+
+
 def test_language_model_slots():
     options = {"position": "learned", "kernel_size": 1, "channels": 5}
     check_model("conv_lm", only=["config", "gradients", "save", "padding", "steps"], **options)

@@ -207,7 +207,9 @@ class NoAttention(Unprojected):
     def scores_of(self, q, k):
         # Later is so much better that the softmax gives the last visible position all the weight.
         later = 1e4 * ops.arange(ops.shape(k)[1], dtype="float32")  # (S,)
-        return ops.broadcast_to(later, (ops.shape(q)[0], 1, ops.shape(q)[1], ops.shape(k)[1]))  # (B, 1, T, S)
+        # The query changes nothing, but what made it has a gradient so, of 0: Keras warns where there is none.
+        nothing = 0.0 * ops.cast(q[:, None, :, 0], "float32")  # (B, 1, T, 1)
+        return nothing + later  # (B, 1, T, S)
 
     def get_config(self):
         return {k: v for k, v in super().get_config().items() if k != "position"}

@@ -84,7 +84,7 @@ class Learned(keras.layers.Layer):
 
     def call(self, x, index=0):
         length = x.shape[1]
-        if length is not None and length > self.max_length:
+        if isinstance(length, int) and length > self.max_length:  # JAX exports lengths that stand for any number
             raise ValueError(
                 f"The input has {length} positions and this model learns {self.max_length}. Cut the input, or build "
                 f"the model with max_length={length}. Received: input of shape {tuple(x.shape)}"

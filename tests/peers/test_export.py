@@ -1,5 +1,8 @@
 """What other programs make of exported models, and the library of safetensors of our files. `make test-peers`."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -104,3 +107,30 @@ def test_a_litert_file_that_the_runtime_cannot_run_is_refused(tmp_path, monkeypa
     with pytest.raises(ConfigError, match="LiteRT, which does not have Bincount, Cumsum"):
         convert.export(model, tmp_path / "m.tflite", "litert")
     assert not (tmp_path / "m.tflite").exists()
+
+
+EXPORTED_FROM_JAX = """
+import sys
+import numpy as np
+import tensorflow as tf
+import kerastf
+
+for position in ("learned", "sinusoidal", "rotary", "alibi", "none"):
+    small = {"vocab_size": 9, "max_length": 6, "dim": 8, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
+    model = kerastf.create_model("gpt", **small, position=position)
+    tokens = np.random.default_rng(0).integers(9, size=(3, 5))
+    want = model(tokens)
+    model.export(f"{sys.argv[1]}/{position}", verbose=False)
+    served = tf.saved_model.load(f"{sys.argv[1]}/{position}").serve
+    for rows, length in ((3, 5), (1, 2)):
+        found = served(tokens[:rows, :length])
+        np.testing.assert_allclose(found, np.asarray(want)[:rows, :length], atol=1e-6)
+print("kept")
+"""
+
+
+def test_jax_exports_rows_of_any_length(tmp_path):
+    command = [sys.executable, "-c", EXPORTED_FROM_JAX, str(tmp_path)]
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.strip().endswith("kept"), done.stderr[-3000:]

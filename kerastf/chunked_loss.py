@@ -21,7 +21,7 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
 
     Args:
         features: `(N, C)`.
-        matrix: `(V, C)`.
+        matrix: `(V, C)`; rounded to the precision of the features where it has more, its gradient is not.
         shift: `(V,)`, or None.
         labels: Integers `(N,)` in `[0, V)`.
         weights: Float32 `(N,)`. No gradient flows through them.
@@ -35,9 +35,8 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
     logits = LOGITS_ON_ACCELERATOR if tracing.on_accelerator() else LOGITS
     pieces, rows = _cut(ops.shape(features)[0], max(1, logits // classes))
     learnt = (features, matrix) if shift is None else (features, matrix, shift)
-    # What comes from above is then a factor of the weights: no pass over a gradient as large as the matrix. In half
-    # precision it would be rounded there.
-    at_once = rows == count and keras.backend.standardize_dtype(features.dtype) == "float32"
+    # What comes from above is then a factor of the weights: no pass over a gradient as large as the matrix.
+    at_once = rows == count and (keras.backend.backend() == "tensorflow" or features.dtype == "float32")
 
     def entropies(f, labels, m, *shifts):
         logits = products.product(f, m, transpose_b=True)
@@ -83,7 +82,8 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
 
     @ops.custom_gradient
     def total(*learnt):
-        f, *shared = learnt
+        f, m, *shifts = learnt
+        shared = ops.cast(m, f.dtype), *shifts
         shared = [ops.pad(x, [[0, idle]] + [[0, 0]] * (len(x.shape) - 1)) if idle else x for x in shared]
         if at_once:
             losses, slopes, chosen = entropies(f, labels, *shared)

@@ -102,6 +102,18 @@ def rounded(model):
         yield
 
 
+def unrounded(variable):
+    """A variable's own numbers as a tensor, in the call of a layer that computes in half precision, too.
+
+    Why: Keras rounds a weight whenever a layer reads it.
+    """
+    from keras.src.backend.common.variables import AutocastScope
+
+    with AutocastScope(None):
+        value = variable.value
+    return ops.cast(value, value.dtype)  # `ops.convert_to_tensor` takes a variable of TensorFlow for a tensor
+
+
 @contextlib.contextmanager
 def exact_products():
     """Within the block, products and convolutions of float32 are computed in float32 on every device.

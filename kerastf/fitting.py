@@ -2,9 +2,12 @@
 
 import contextlib
 import functools
+import math
 import os
 
 import keras
+
+from kerastf import products, tracing
 
 
 def reuse_memory():
@@ -115,21 +118,30 @@ def one_pass_adam(optimizer):
             decay_by_steps(variables)
             by_steps(gradients, variables, learning_rate)
             return
-        kept = 1 - tf.cast(learning_rate, "float32") * (inner.weight_decay or 0.0)
+        learning_rate = tf.cast(learning_rate, "float32")
+        kept = 1 - learning_rate * (inner.weight_decay or 0.0)
         step = tf.cast(inner.iterations + 1, "float32")  # of updates, where several steps make one
-        shared = {
-            "beta1_power": tf.pow(inner.beta_1, step), "beta2_power": tf.pow(inner.beta_2, step),
-            "lr": tf.cast(learning_rate, "float32"), "beta1": tf.constant(inner.beta_1),
-            "beta2": tf.constant(inner.beta_2), "epsilon": tf.constant(inner.epsilon),
-        }  # fmt: skip
+        powers = tf.pow(inner.beta_1, step), tf.pow(inner.beta_2, step)
+        rate = learning_rate * tf.sqrt(1 - powers[1]) / (1 - powers[0])
+        fast = products.one_dnn() and tracing.trains_on_cpu()
+        halves = fast and any(_before_widening(g) is not None for g in gradients)
         for gradient, variable in zip(gradients, variables, strict=True):
             number = inner._get_variable_index(variable)
-            held = variable, inner._momentums[number], inner._velocities[number]
-            var, m, v = (x.value.handle for x in held)
-            if inner.weight_decay and inner._use_weight_decay(variable):
+            held = [x.value for x in (variable, inner._momentums[number], inner._velocities[number])]
+            decays = inner.weight_decay and inner._use_weight_decay(variable)
+            if halves and math.prod(variable.shape) >= MANY:
+                compiled = _adam_program(tuple(variable.shape), inner.beta_1, inner.beta_2, inner.epsilon)
+                given = _before_widening(gradient)
+                compiled(*held, gradient if given is None else given, kept if decays else tf.constant(1.0), rate)
+                continue
+            if decays:
                 with tf.control_dependencies([tf.identity(gradient)]):  # a step that fails has changed nothing
-                    variable.value.assign(variable.value * kept)  # as good as in place: the product is moved in
-            tf.raw_ops.ResourceApplyAdam(var=var, m=m, v=v, grad=gradient, **shared)
+                    held[0].assign(held[0] * kept)  # as good as in place: the product is moved in
+            var, m, v = (x.handle for x in held)
+            tf.raw_ops.ResourceApplyAdam(
+                var=var, m=m, v=v, beta1_power=powers[0], beta2_power=powers[1], lr=learning_rate, beta1=inner.beta_1,
+                beta2=inner.beta_2, epsilon=inner.epsilon, grad=gradient,
+            )  # fmt: skip
 
     def decay(variables):
         """Nothing: `update` does it, each variable when its turn comes."""
@@ -140,6 +152,36 @@ def one_pass_adam(optimizer):
         yield
     finally:
         del inner._backend_update_step, inner._apply_weight_decay
+
+
+MANY = 2**18  # numbers of a variable from which on a program is worth its compiling
+
+
+@functools.cache
+def _adam_program(shape, beta_1, beta_2, epsilon):
+    """One step of Adam, with its decay, as a program of XLA that writes in place; compiled for each shape.
+
+    Why: it reads a gradient of half precision as it is, where TensorFlow's kernel wants it written down in float32. In
+    float32 itself the program takes as long as kernel and decay.
+    """
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True, autograph=False)
+    def update(variable, mean, square, gradient, kept, rate):
+        gradient = tf.ensure_shape(tf.cast(gradient, "float32"), shape)
+        next_mean = mean + (gradient - mean) * (1 - beta_1)
+        next_square = square + (gradient * gradient - square) * (1 - beta_2)
+        mean.assign(next_mean)
+        square.assign(next_square)
+        variable.assign(variable * kept - rate * next_mean / (tf.sqrt(next_square) + epsilon))
+
+    return update
+
+
+def _before_widening(gradient):
+    """The tensor of bfloat16 that a gradient was cast from; None where it was not."""
+    made_by = gradient.op
+    return made_by.inputs[0] if made_by.type == "Cast" and made_by.inputs[0].dtype == "bfloat16" else None
 
 
 def can_update_rows(model):

@@ -5,10 +5,9 @@ Shapes: N tokens, C channels, V vocabulary.
 
 import weakref
 
-import keras
 from keras import ops
 
-from kerastf import tracing
+from kerastf import compat, tracing
 
 
 class _Loan:
@@ -32,11 +31,15 @@ def rows(variable, tokens):
     """The rows of a matrix `(V, C)` that tokens name, for integers of any shape.
 
     Why: where a tied head takes the matrix by `whole`, its gradient is as large as the matrix, and TensorFlow would
-    write down one of that size for the rows, mostly zeros, and then the sum of both.
+    write down one of that size for the rows, mostly zeros, and then the sum of both. Where a layer computes in half
+    precision, Keras would round the whole matrix to read some rows.
     """
     tokens = ops.cast(tokens, "int32")
     loans = _loans(tracing.graph()) if tracing.trains_on_cpu() else None
-    if loans is None or keras.backend.standardize_dtype(variable.dtype) != "float32" or id(variable) in loans:
+    if loans is None or id(variable) in loans:
+        return ops.take(variable, tokens, axis=0)
+    own = compat.unrounded(variable)
+    if own.dtype != "float32":
         return ops.take(variable, tokens, axis=0)
     import tensorflow as tf
 
@@ -52,8 +55,8 @@ def rows(variable, tokens):
 
         return (tf.gather(matrix, tokens), tf.identity(matrix)), gradient
 
-    found, loan.matrix = both(ops.convert_to_tensor(variable))
-    return found
+    found, loan.matrix = both(own)
+    return ops.cast(found, variable.dtype)
 
 
 def whole(variable):

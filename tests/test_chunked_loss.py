@@ -60,6 +60,31 @@ def test_the_loss_from_features_equals_that_of_all_logits(rows, vocab, logits, s
         np.testing.assert_allclose(a, b, atol=2e-5)
 
 
+@pytest.mark.parametrize("logits", [10_000, 60], ids=["at once", "in pieces"])
+def test_in_mixed_precision_the_matrix_has_a_gradient_of_its_own_precision(monkeypatch, logits):
+    monkeypatch.setattr(chunked_loss, "LOGITS", logits)
+    features, matrix, shift = arrays(3, (16, 8), (12, 8), (12,))
+    labels, weights = np.arange(16, dtype="int32") % 12, np.linspace(0.1, 1, 16, dtype="float32")
+    features = tf.cast(features, "bfloat16")
+
+    @tf.function(autograph=False)
+    def traced(*given):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            loss = 3.0 * chunked_loss.cross_entropy(*given, labels, weights)[0]
+        return tape.gradient(loss, given)
+
+    with tracing.fusing():
+        found = traced(features, tf.constant(matrix), tf.constant(shift))
+    assert [x.dtype.name for x in found] == ["bfloat16", "float32", "float32"]
+    f, m = (np.array(tf.cast(tf.cast(x, "bfloat16"), "float64")) for x in (features, matrix))
+    x = f @ m.T + shift
+    slope = np.exp(x - x.max(1, keepdims=True))
+    slope = 3 * weights[:, None] * (slope / slope.sum(1, keepdims=True) - np.eye(12)[labels])
+    for got, want in zip(found, (slope @ m, slope.T @ f, slope.sum(0)), strict=True):
+        np.testing.assert_allclose(np.array(tf.cast(got, "float64")), want, atol=2**-6 * np.abs(want).max())
+
+
 @pytest.mark.parametrize("rows", [1, 4, None])
 @pytest.mark.parametrize("scale", [1e-3, 5.0, 1e4])
 def test_cross_entropies_in_fit_equal_those_of_numpy(rows, scale):

@@ -11,7 +11,7 @@ from keras import ops
 from keras.src.backend.tensorflow import trainer
 
 import kerastf
-from kerastf import compat, fitting, tracing
+from kerastf import compat, fitting, products, tracing
 from kerastf.models.gpt import GPT
 
 
@@ -38,6 +38,43 @@ def test_adam_in_one_pass_takes_the_steps_of_keras(optimizer):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize(("half", "in_fit"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize("optimizer", [
+    keras.optimizers.Adam(0.01), keras.optimizers.AdamW(0.01, weight_decay=0.3),
+    keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.02, 7), beta_1=0.8, epsilon=1e-5),
+])  # fmt: skip
+def test_adam_by_programs_takes_the_steps_of_keras(monkeypatch, optimizer, half, in_fit):
+    made, plain = [], fitting._adam_program
+    monkeypatch.setattr(fitting, "_adam_program", lambda *given: made.append(given[0]) or plain(*given))
+    monkeypatch.setattr(fitting, "MANY", 6)
+    monkeypatch.setattr(products, "one_dnn", lambda: True)
+    starts = arrays(1, (4, 5), (5,), (2, 3))
+    given = [
+        [tf.cast(g, "bfloat16" if half else "float32") for g in arrays(s, *(a.shape for a in starts))]
+        for s in range(2, 8)
+    ]
+
+    def train(context):
+        own = type(optimizer).from_config(optimizer.get_config())
+        variables = [keras.Variable(a) for a in starts]
+        own.build(variables)
+
+        @tf.function(autograph=False)
+        def step(*gradients):
+            wide = [tf.cast(g, "float32") for g in gradients[:2]] + [tf.cast(gradients[2], "float32") * 1.0]
+            own.apply_gradients(zip(wide, variables, strict=True))
+
+        with context(own), tracing.fusing() if in_fit else contextlib.nullcontext():
+            for gradients in given:
+                step(*gradients)
+        return [ops.convert_to_numpy(v) for v in (*variables, *own.variables)]
+
+    for a, b in zip(train(fitting.one_pass_adam), train(contextlib.nullcontext), strict=True):
+        np.testing.assert_allclose(a, b, rtol=3e-5, atol=1e-7)
+    # Large matrices, those whose gradient was never half as well; the bias of five is small.
+    assert made == ([(4, 5), (2, 3)] if half and in_fit else [])
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_gradients_of_three_batches_gathered_train_like_one_batch(compiled):
     x = np.random.default_rng(0).integers(5, size=(12, 4))
@@ -55,8 +92,12 @@ def test_gradients_of_three_batches_gathered_train_like_one_batch(compiled):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_a_step_that_fails_changes_no_weight():
-    model = kerastf.create_model("gpt", vocab_size=5, max_length=4, dim=8, num_layers=1, num_heads=2)
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_a_step_that_fails_changes_no_weight(monkeypatch, dtype):
+    monkeypatch.setattr(fitting, "MANY", 8)
+    monkeypatch.setattr(products, "one_dnn", lambda: True)
+    small = {"vocab_size": 5, "max_length": 4, "dim": 8, "num_layers": 1, "num_heads": 2, "dtype": dtype}
+    model = kerastf.create_model("gpt", **small)
     model.compile("adamw")
     good, bad = np.ones((2, 3), "int32"), np.full((2, 3), 7, "int32")
     model.fit(good, good, verbose=0)

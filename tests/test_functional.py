@@ -117,6 +117,29 @@ def test_gelu_of_half_precision_rounds_once_where_xla_compiles_it(name):
         assert np.all(error <= 2**-8 * np.abs(true) + 1e-4), error.max()
 
 
+@pytest.mark.parametrize("name", GELUS)
+def test_gelu_of_half_precision_rounds_once_in_fit_however_wide(monkeypatch, name):
+    monkeypatch.setattr(tracing, "LARGE", 2_001)
+    x = ops.convert_to_tensor(np.linspace(-6, 6, 2_001)[None], "bfloat16")
+    definition, step = GELUS[name][0], 1e-5
+    exact = ops.convert_to_numpy(ops.cast(x, "float32")).astype("float64")
+
+    @tf.function(autograph=False)
+    def both(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = functional.activation_of(name)(x)
+        return y, tape.gradient(y, x)
+
+    with tracing.fusing():
+        found = both(x)
+    want = definition(exact), (definition(exact + step) - definition(exact - step)) / (2 * step)
+    for got, true in zip(found, want, strict=True):
+        assert got.dtype == "bfloat16"
+        error = np.abs(ops.convert_to_numpy(ops.cast(got, "float32")) - true)
+        assert np.all(error <= 2**-8 * np.abs(true) + 1e-4), error.max()
+
+
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     rows=st.integers(1, 9), wide=st.integers(2, 40), shift=st.booleans(), traced=st.booleans(), deep=st.booleans(),

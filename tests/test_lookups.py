@@ -81,8 +81,8 @@ def test_a_training_is_the_same_with_and_without_a_loan(monkeypatch, family, met
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize(("policy", "lent"), [("float32", True), ("mixed_bfloat16", False)])
-def test_half_precision_lends_nothing(policy, lent):
+@pytest.mark.parametrize(("policy", "lent"), [("float32", True), ("mixed_bfloat16", True), ("bfloat16", False)])
+def test_only_numbers_of_float32_are_lent(policy, lent):
     block = kerastf.blocks.embedding.Token(6, 4, dtype=policy)
     block.build((2, 3))
 
@@ -93,6 +93,33 @@ def test_half_precision_lends_nothing(policy, lent):
 
     with tracing.fusing():
         assert bool(traced(TOKENS)) == lent
+
+
+def test_in_mixed_precision_the_rows_are_rounded_and_the_matrix_is_not():
+    block = kerastf.blocks.embedding.Token(6, 4, dtype="mixed_bfloat16")
+    block.build((2, 3))
+    matrix, above = arrays(0, (6, 4), (2, 3, 4))
+    block.matrix.assign(matrix)
+
+    @tf.function(autograph=False)
+    def traced(tokens):
+        with tf.GradientTape() as tape:
+            found = block(tokens)
+            loss = tf.reduce_sum(tf.cast(found, "float32") * above) + tf.reduce_sum(lookups.whole(block.matrix) ** 2)
+        return found, tape.gradient(loss, block.matrix.value)
+
+    with tracing.fusing():
+        found, slope = traced(TOKENS)
+    assert found.dtype == "bfloat16" and slope.dtype == "float32"
+    np.testing.assert_array_equal(found, tf.cast(matrix[TOKENS], "bfloat16"))
+    want = 2 * matrix.astype("float64")
+    np.add.at(want, TOKENS, tf.cast(tf.cast(above, "bfloat16"), "float64").numpy())  # slopes of rows are rounded
+    np.testing.assert_allclose(slope, want, atol=1e-5)
+    # No matrix as large as the embedding was rounded for it.
+    graph = traced.get_concrete_function(tf.TensorSpec(TOKENS.shape, "int32")).graph
+    assert not [
+        op for op in graph.get_operations() for out in op.outputs if (out.dtype, out.shape) == ("bfloat16", (6, 4))
+    ]
 
 
 def test_a_loan_keeps_no_variable():

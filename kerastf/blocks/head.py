@@ -105,7 +105,7 @@ class LanguageModel(keras.layers.Layer):
         flat = ops.reshape(features, (-1, features.shape[-1]))  # (N, C)
         matrix = lookups.whole(self._matrix()) if training else self._matrix()
         loss, chosen = chunked_loss.cross_entropy(
-            flat, ops.cast(matrix, flat.dtype), self.shift if self.bias else None, ops.reshape(labels, (-1,)),
+            flat, ops.cast(matrix, matrix.dtype), self.shift if self.bias else None, ops.reshape(labels, (-1,)),
             ops.reshape(weights, (-1,)), training=training,
         )  # fmt: skip
         return loss, ops.reshape(chosen, ops.shape(labels))

@@ -121,27 +121,26 @@ def one_pass_adam(optimizer):
         learning_rate = tf.cast(learning_rate, "float32")
         kept = 1 - learning_rate * (inner.weight_decay or 0.0)
         step = tf.cast(inner.iterations + 1, "float32")  # of updates, where several steps make one
-        powers = tf.pow(inner.beta_1, step), tf.pow(inner.beta_2, step)
-        rate = learning_rate * tf.sqrt(1 - powers[1]) / (1 - powers[0])
-        fast = products.one_dnn() and tracing.trains_on_cpu()
-        halves = fast and any(_before_widening(g) is not None for g in gradients)
+        shared = {
+            "beta1_power": tf.pow(inner.beta_1, step), "beta2_power": tf.pow(inner.beta_2, step), "lr": learning_rate,
+            "beta1": tf.constant(inner.beta_1), "beta2": tf.constant(inner.beta_2),
+            "epsilon": tf.constant(inner.epsilon),
+        }  # fmt: skip
+        halves = _reads_halves(gradients)
         for gradient, variable in zip(gradients, variables, strict=True):
             number = inner._get_variable_index(variable)
             held = [x.value for x in (variable, inner._momentums[number], inner._velocities[number])]
             decays = inner.weight_decay and inner._use_weight_decay(variable)
             if halves and math.prod(variable.shape) >= MANY:
                 compiled = _adam_program(tuple(variable.shape), inner.beta_1, inner.beta_2, inner.epsilon)
-                given = _before_widening(gradient)
-                compiled(*held, gradient if given is None else given, kept if decays else tf.constant(1.0), rate)
+                powers = shared["beta1_power"], shared["beta2_power"]
+                compiled(*held, _before_widening(gradient), kept if decays else None, learning_rate, *powers)
                 continue
             if decays:
                 with tf.control_dependencies([tf.identity(gradient)]):  # a step that fails has changed nothing
                     held[0].assign(held[0] * kept)  # as good as in place: the product is moved in
             var, m, v = (x.handle for x in held)
-            tf.raw_ops.ResourceApplyAdam(
-                var=var, m=m, v=v, beta1_power=powers[0], beta2_power=powers[1], lr=learning_rate, beta1=inner.beta_1,
-                beta2=inner.beta_2, epsilon=inner.epsilon, grad=gradient,
-            )  # fmt: skip
+            tf.raw_ops.ResourceApplyAdam(var=var, m=m, v=v, grad=gradient, **shared)
 
     def decay(variables):
         """Nothing: `update` does it, each variable when its turn comes."""
@@ -157,6 +156,12 @@ def one_pass_adam(optimizer):
 MANY = 2**18  # numbers of a variable from which on a program is worth its compiling
 
 
+def _reads_halves(gradients):
+    """Whether gradients of bfloat16 were widened for Adam, in `fit` on an x86 CPU."""
+    fast = products.one_dnn() and tracing.trains_on_cpu()
+    return fast and any(_before_widening(g) is not g for g in gradients)
+
+
 @functools.cache
 def _adam_program(shape, beta_1, beta_2, epsilon):
     """One step of Adam, with its decay, as a program of XLA that writes in place; compiled for each shape.
@@ -167,21 +172,23 @@ def _adam_program(shape, beta_1, beta_2, epsilon):
     import tensorflow as tf
 
     @tf.function(jit_compile=True, autograph=False)
-    def update(variable, mean, square, gradient, kept, rate):
+    def update(variable, mean, square, gradient, kept, learning_rate, power_1, power_2):
+        rate = learning_rate * tf.sqrt(1 - power_2) / (1 - power_1)
         gradient = tf.ensure_shape(tf.cast(gradient, "float32"), shape)
         next_mean = mean + (gradient - mean) * (1 - beta_1)
         next_square = square + (gradient * gradient - square) * (1 - beta_2)
         mean.assign(next_mean)
         square.assign(next_square)
-        variable.assign(variable * kept - rate * next_mean / (tf.sqrt(next_square) + epsilon))
+        left = variable if kept is None else variable * kept
+        variable.assign(left - rate * next_mean / (tf.sqrt(next_square) + epsilon))
 
     return update
 
 
 def _before_widening(gradient):
-    """The tensor of bfloat16 that a gradient was cast from; None where it was not."""
-    made_by = gradient.op
-    return made_by.inputs[0] if made_by.type == "Cast" and made_by.inputs[0].dtype == "bfloat16" else None
+    """The tensor of bfloat16 that a gradient was cast from, if it was; else the gradient."""
+    source = gradient.op.inputs[0] if gradient.op.type == "Cast" else gradient
+    return source if source.dtype == "bfloat16" else gradient
 
 
 def can_update_rows(model):

@@ -47,6 +47,8 @@ def _cases():
             found[f"train:{name}{suffix}"] = case
     found["train:bert.base"] = _case("train", "bert", BERT, 2, 128, 2, writers)
     found["train:vit.b16"] = _case("train", "vit", VIT, 2, 197, 2, writers, dropout=0.0)
+    for name in ("gpt2", "bert.base", "vit.b16"):  # for processors with units for it
+        found[f"train:{name}:bfloat16"] = {**found[f"train:{name}"], "dtype": "mixed_bfloat16"}
     found["train:transformer.base"] = _case("train", "transformer", BASE, 4, 64, 4, gpts)
     recurrent = (*OURS, "tutorial", "tutorial_jit")
     found["train:seq2seq"] = _case("train", "seq2seq", BAHDANAU, 64, 16, 10, recurrent)

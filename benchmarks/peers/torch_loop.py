@@ -12,7 +12,7 @@ class Training:
 
     Args:
         model: A module.
-        case: The case; on a GPU the model is compiled and computes in bfloat16 under autocast.
+        case: The case; on a GPU the model is compiled. `mixed_bfloat16` is autocast here.
         loss: `loss(model, batch)`, where the batch is the arrays of the case as tensors by name.
     """
 

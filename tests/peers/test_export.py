@@ -121,9 +121,9 @@ for position in ("learned", "sinusoidal", "rotary", "alibi", "none"):
     tokens = np.random.default_rng(0).integers(9, size=(3, 5))
     want = model(tokens)
     model.export(f"{sys.argv[1]}/{position}", verbose=False)
-    served = tf.saved_model.load(f"{sys.argv[1]}/{position}").serve
+    loaded = tf.saved_model.load(f"{sys.argv[1]}/{position}")
     for rows, length in ((3, 5), (1, 2)):
-        found = served(tokens[:rows, :length])
+        found = loaded.serve(tokens[:rows, :length])
         np.testing.assert_allclose(found, np.asarray(want)[:rows, :length], atol=1e-6)
 print("kept")
 """

@@ -181,12 +181,18 @@ def _buffer(model, prompts, max_length, pad_id, end_id):
     limit = getattr(model, "max_length", None)
     if limit is not None and max_length > limit:
         raise InputError(f"This model has {limit} positions. Received: max_length={max_length}")
-    width = -(-max_length // 64) * 64  # another length of the same bucket needs no new compilation
+    width = _width(max_length)
     width = width if limit is None else min(width, limit)
     tokens = np.full((len(prompts), width), _filler(pad_id, end_id), dtype="int32")
     for row, prompt in zip(tokens, prompts, strict=True):
         row[: len(prompt)] = prompt
     return tokens, lengths, _prefill(int(lengths.min()))
+
+
+def _width(length):
+    """A length that takes few values, so few compilations; what is kept of all of it is read for each token."""
+    step = max(32, (1 << (length - 1).bit_length()) // 8)
+    return -(-length // step) * step
 
 
 def _prefill(shortest):

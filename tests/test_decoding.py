@@ -100,10 +100,17 @@ def test_an_end_token_within_the_prompt_does_not_stop_the_row(model):
 
 def test_no_second_compilation_in_the_same_bucket():
     fresh = kerastf.create_model("gpt", **{**TINY, "max_length": 64})
-    for prompt, length in (([1, 2, 3, 4], 20), ([1, 2, 3, 4, 5], 30), ([1, 2, 3, 4, 5, 6], 64)):
+    for prompt, length in (([1, 2, 3, 4], 33), ([1, 2, 3, 4, 5], 50), ([1, 2, 3, 4, 5, 6], 64)):
         fresh.generate([prompt], max_length=length)
     functions = fresh._decoding_functions
     assert len(functions) == 1 and next(iter(functions.values())).experimental_get_tracing_count() == 1
+
+
+def test_buffers_have_few_lengths_and_little_to_spare():
+    widths = {length: decoding._width(length) for length in range(1, 1025)}
+    assert len(set(widths.values())) == 16
+    assert all(length <= width < 1.25 * length + 32 for length, width in widths.items())
+    assert [widths[n] for n in (1, 32, 33, 144, 256, 257, 513, 1024)] == [32, 32, 64, 160, 256, 320, 640, 1024]
 
 
 def test_weights_that_change_are_seen(model):
@@ -266,7 +273,8 @@ def test_halves_of_weights_give_the_same_tokens(monkeypatch, prompts):
     shake(model, 1)
     found = []
     for smallest in (0, 2**40):
-        monkeypatch.setattr(halves, "SMALL", smallest)
+        for least in ("SMALL", "SMALL_FOR_ONE", "SMALL_IN_A_PAIR"):
+            monkeypatch.setattr(halves, least, smallest)
         vars(model).pop("_decoding_functions", None)
         if len(prompts) == 1:
             found.append(decoding.generate(model, prompts, max_length=20))

@@ -10,22 +10,56 @@ from keras import ops
 from kerastf import halves, products, tracing
 
 
+@pytest.mark.parametrize("one_dnn", [False, True])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("turned", [False, True])
-def test_products_by_halves(monkeypatch, rows, turned):
-    monkeypatch.setattr(halves, "SMALL", 0)
-    prompt, token, matrix = arrays(0, (rows, 4, 6), (rows, 1, 6), (6, 5))
+@pytest.mark.parametrize("units", [5, 8])
+def test_products_by_halves(monkeypatch, units, turned, rows, one_dnn):
+    for least in ("SMALL", "SMALL_FOR_ONE", "SMALL_IN_A_PAIR"):
+        monkeypatch.setattr(halves, least, 0)
+    monkeypatch.setattr(products, "one_dnn", lambda: one_dnn)
+    prompt, token, matrix = arrays(0, (rows, 4, 6), (rows, 1, 6), (6, units))
     variable, store = keras.Variable(matrix.T if turned else matrix), {}
     for x, making in ((prompt, True), (token, False)):
         with halves.read(store, making=making):
             y = halves.product(ops.array(x), variable, transpose_b=turned)
         np.testing.assert_allclose(y, np.einsum("btc,cn->btn", x, matrix), atol=1e-5)
-    parts, axis = store[id(variable)]
-    assert sorted(part.shape[axis] for part in parts) == [2, 3]
+    variable.assign(ops.zeros_like(variable))  # the halves are what is read
+    with halves.read(store, making=False):
+        again = halves.product(ops.array(token), variable, transpose_b=turned)
+    np.testing.assert_allclose(again, y, atol=1e-6)
+
+    @tf.function
+    def traced(x):
+        with halves.read(store, making=False):
+            return halves.product(x, variable, transpose_b=turned)
+
+    made = traced.get_concrete_function(tf.constant(token)).graph.get_operations()
+    sizes = sorted([i.shape.as_list() for i in op.inputs] for op in made if "MatMul" in op.type)
+    uneven = units // 2, units - units // 2
+    if rows > 1 or (turned and not one_dnn):
+        assert sizes == [[[n, 6], [rows, 6]] for n in uneven]
+    elif one_dnn:
+        assert sizes == [[[2, 1, 6], [2, uneven[1], 6]]]
+    else:
+        assert sizes == [[[1, 6], [6, n]] for n in uneven]
     other = keras.Variable(np.eye(6))
     with halves.read(store, making=False):  # not met in the prompt, so nothing is cut within the loop
         np.testing.assert_allclose(halves.product(ops.array(token), other), token, atol=1e-6)
     assert list(store) == [id(variable)]
+
+
+@pytest.mark.parametrize(
+    "rows, one_dnn, least", [(2, False, 2**14), (2, True, 2**14), (1, False, 2**17), (1, True, 2**16)]
+)
+def test_small_matrices_stay_whole(monkeypatch, rows, one_dnn, least):
+    monkeypatch.setattr(products, "one_dnn", lambda: one_dnn)
+    store = {}
+    for numbers in (least, least - 2):
+        x, matrix = ops.ones((rows, 3, 2)), keras.Variable(np.ones((2, numbers // 2)))
+        with halves.read(store, making=True):
+            assert halves.product(x, matrix).shape == (rows, 3, numbers // 2)
+        assert len(store) == 1  # the first one
 
 
 @pytest.mark.parametrize("turned", [False, True])

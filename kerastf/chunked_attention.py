@@ -230,7 +230,7 @@ def _pays_as_program(query, key):
     """
     rows, columns, heads = query.shape[1], key.shape[1], query.shape[2]
     large = rows <= cutting.KEPT and query.dtype == "float32" and rows * columns * heads >= tracing.LARGE
-    return large and not products.one_dnn() and tracing.trains_on_cpu()
+    return large and not tracing.one_dnn() and tracing.trains_on_cpu()
 
 
 def _turned_product(x, turned, weights):

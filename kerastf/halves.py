@@ -52,7 +52,7 @@ def product(x, matrix, *, transpose_b=False):
 
 
 def _worth_cutting(matrix, rows):
-    least = SMALL if rows > 1 else SMALL_IN_A_PAIR if products.one_dnn() else SMALL_FOR_ONE
+    least = SMALL if rows > 1 else SMALL_IN_A_PAIR if tracing.one_dnn() else SMALL_FOR_ONE
     return isinstance(matrix, keras.Variable) and matrix.shape[0] * matrix.shape[1] >= least
 
 
@@ -62,9 +62,9 @@ def _cut(matrix, rows, turned):
     Why the forms differ: the turned matrix of a single row is read as it lies, which takes 0.8 of the time on a Xeon,
     as a batch of two, for which XLA wakes the other core once. On ARM cores turning it does not pay.
     """
-    if rows > 1 or (turned and not products.one_dnn()):
+    if rows > 1 or (turned and not tracing.one_dnn()):
         return _by_rows(matrix if turned else ops.transpose(matrix))
-    if products.one_dnn():
+    if tracing.one_dnn():
         return _by_pair(matrix if turned else ops.transpose(matrix))
     return _by_columns(matrix)
 

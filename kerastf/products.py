@@ -1,9 +1,6 @@
 """Products of matrices, in the form that a backend computes fastest, each with its reason."""
 
-import functools
 import math
-import os
-import platform
 
 import keras
 from keras import ops
@@ -70,20 +67,15 @@ def _of_rows(rows, matrix, transposed):
 def _by_one_dnn(matrix):
     """Whether a product with a matrix of float32 is computed by oneDNN, again and again: in `fit` on an x86 CPU."""
     known = matrix.dtype == "float32" and None not in matrix.shape and math.prod(matrix.shape) >= WIDE
-    return known and one_dnn() and tracing.trains_on_cpu()
+    return known and tracing.one_dnn() and tracing.trains_on_cpu()
 
 
 def _by_few(rows, matrix):
     """Whether few rows of float32 meet a tall matrix, again and again without oneDNN: in `fit` on another CPU."""
-    known = matrix.dtype == "float32" and None not in (rows.shape[0], matrix.shape[0])
-    return known and rows.shape[0] <= FEW and matrix.shape[0] >= TALL and not one_dnn() and tracing.trains_on_cpu()
-
-
-@functools.cache
-def one_dnn():
-    """Whether TensorFlow computes products of float32 by oneDNN: on x86, unless it is told not to."""
-    chosen = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0"
-    return chosen and platform.machine().lower() in ("x86_64", "amd64")
+    if matrix.dtype != "float32" or None in (rows.shape[0], matrix.shape[0]):
+        return False
+    few = rows.shape[0] <= FEW and matrix.shape[0] >= TALL
+    return few and not tracing.one_dnn() and tracing.trains_on_cpu()
 
 
 def exact_product(a, b, *, transpose_a=False):

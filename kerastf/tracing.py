@@ -3,6 +3,8 @@
 import contextvars
 import functools
 import math
+import os
+import platform
 
 import keras
 
@@ -11,7 +13,7 @@ from kerastf import compat
 _fusing = contextvars.ContextVar("fusing", default=False)
 
 LARGE = 2**17  # numbers of one row of a batch from which on a program of XLA pays,
-NARROW = 1024  # up to so many channels: in wider models of float32 products take all the time
+NARROW = 1024  # up to so many channels without oneDNN: in wider models of float32 products take all the time there
 
 
 def fusing():
@@ -23,9 +25,9 @@ def fused(function, x):
     """`function(x)`, a function of each number by itself; in `fit` on a CPU with TensorFlow, as one program of XLA.
 
     Why: TensorFlow goes through the numbers once for each operation. GELU and its slope take half the time as one
-    program, which is 5 % of a step of gpt.mini, nothing of gpt2's, and 0.1 s to compile. Each shape is compiled anew,
-    so only rows of a known and large size are: they differ from batch to batch in their number alone. Half precision
-    is computed in float32 there, and rounded once.
+    program, which is 5 % of a step of gpt.mini, with oneDNN 3 % of gpt2's, and 0.1 s to compile. Each shape is compiled
+    anew, so only rows of a known and large size are: they differ from batch to batch in their number alone. Half
+    precision is computed in float32 there, and rounded once.
     """
     return _program_of(function)(x) if _fuses(x) else function(x)
 
@@ -88,8 +90,16 @@ def trains_on_cpu():
 
 
 def _fuses(x):
-    known = trains_on_cpu() and None not in x.shape[1:] and math.prod(x.shape[1:]) >= LARGE
-    return known and (x.shape[-1] <= NARROW or keras.backend.standardize_dtype(x.dtype) == "bfloat16")
+    if not trains_on_cpu() or None in x.shape[1:] or math.prod(x.shape[1:]) < LARGE:
+        return False
+    return one_dnn() or x.shape[-1] <= NARROW or keras.backend.standardize_dtype(x.dtype) == "bfloat16"
+
+
+@functools.cache
+def one_dnn():
+    """Whether TensorFlow computes products of float32 by oneDNN: on x86, unless it is told not to."""
+    chosen = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0"
+    return chosen and platform.machine().lower() in ("x86_64", "amd64")
 
 
 def on_accelerator():

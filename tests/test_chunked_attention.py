@@ -14,7 +14,7 @@ from keras import ops
 
 import kerastf
 from kerastf import chunked_attention as chunked
-from kerastf import compat, cutting, functional, products, tracing
+from kerastf import compat, cutting, functional, tracing
 
 
 def plain(q, k, v, *, mask=None, bias=None, causal=False, window=None):
@@ -179,7 +179,7 @@ def by_programs(made, **changes):
     here = {"LARGE": 1, "program": lambda function: made.append(function.__name__) or original(function), **changes}
     tracing.shared.cache_clear()  # what was traced before would make no programs
     with pytest.MonkeyPatch.context() as patch, tracing.fusing():
-        patch.setattr(products, "one_dnn", lambda: False)
+        patch.setattr(tracing, "one_dnn", lambda: False)
         for name, value in here.items():
             patch.setattr(tracing, name, value)
         yield
@@ -231,7 +231,7 @@ def test_who_attends_by_programs(monkeypatch, why, changes):
         monkeypatch.setattr(cutting, "KEPT", 39)
     with by_programs(made, **{"LARGE": 2 * 40 * 40, **changes}):
         if why == "oneDNN":
-            monkeypatch.setattr(products, "one_dnn", lambda: True)
+            monkeypatch.setattr(tracing, "one_dnn", lambda: True)
         with compat.switched(compat._compiling, why == "XLA already"):
             traced_slopes(inputs, tf.ones((2, 2, 40, 4), dtype), causal=True, **rules)
     assert made == (PROGRAMS if why == "many weights" else [])

@@ -17,7 +17,7 @@ from kerastf import halves, products, tracing
 def test_products_by_halves(monkeypatch, units, turned, rows, one_dnn):
     for least in ("SMALL", "SMALL_FOR_ONE", "SMALL_IN_A_PAIR"):
         monkeypatch.setattr(halves, least, 0)
-    monkeypatch.setattr(products, "one_dnn", lambda: one_dnn)
+    monkeypatch.setattr(tracing, "one_dnn", lambda: one_dnn)
     prompt, token, matrix = arrays(0, (rows, 4, 6), (rows, 1, 6), (6, units))
     variable, store = keras.Variable(matrix.T if turned else matrix), {}
     for x, making in ((prompt, True), (token, False)):
@@ -53,7 +53,7 @@ def test_products_by_halves(monkeypatch, units, turned, rows, one_dnn):
     "rows, one_dnn, least", [(2, False, 2**14), (2, True, 2**14), (1, False, 2**17), (1, True, 2**16)]
 )
 def test_small_matrices_stay_whole(monkeypatch, rows, one_dnn, least):
-    monkeypatch.setattr(products, "one_dnn", lambda: one_dnn)
+    monkeypatch.setattr(tracing, "one_dnn", lambda: one_dnn)
     store = {}
     for numbers in (least, least - 2):
         x, matrix = ops.ones((rows, 3, 2)), keras.Variable(np.ones((2, numbers // 2)))
@@ -66,7 +66,7 @@ def test_small_matrices_stay_whole(monkeypatch, rows, one_dnn, least):
 @pytest.mark.parametrize("rank", [2, 3])
 def test_products_in_fit_choose_their_form_and_stay_the_same(monkeypatch, rank, turned):
     monkeypatch.setattr(products, "WIDE", 5 * 7)
-    monkeypatch.setattr(products, "one_dnn", lambda: True)
+    monkeypatch.setattr(tracing, "one_dnn", lambda: True)
     rng = np.random.default_rng(0)
     x, above = (rng.normal(size=(*(2, 3)[: rank - 1], width)).astype("float32") for width in (5, 7))
     matrix = rng.normal(size=(7, 5) if turned else (5, 7)).astype("float32")
@@ -96,7 +96,7 @@ def test_products_in_fit_choose_their_form_and_stay_the_same(monkeypatch, rank, 
     np.testing.assert_allclose(of_x, (slopes @ straight.T).reshape(x.shape), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(of_matrix, slopes.T @ rows if turned else rows.T @ slopes, rtol=1e-5, atol=1e-5)
 
-    others = [(products, "WIDE", 5 * 7 + 1), (products, "one_dnn", lambda: False)]
+    others = [(products, "WIDE", 5 * 7 + 1), (tracing, "one_dnn", lambda: False)]
     for where, name, value in [*others, (tracing, "on_accelerator", lambda: True)]:
         with monkeypatch.context() as now, tracing.fusing():
             now.setattr(where, name, value)
@@ -112,7 +112,7 @@ def test_products_in_fit_choose_their_form_and_stay_the_same(monkeypatch, rank, 
 def test_few_rows_and_a_tall_matrix_are_multiplied_turned(monkeypatch):
     monkeypatch.setattr(products, "TALL", 7)
     monkeypatch.setattr(products, "FEW", 3)
-    monkeypatch.setattr(products, "one_dnn", lambda: False)
+    monkeypatch.setattr(tracing, "one_dnn", lambda: False)
     rows, matrix, above = arrays(0, (3, 5), (7, 5), (3, 7))
 
     def run(rows, matrix, above):
@@ -130,7 +130,7 @@ def test_few_rows_and_a_tall_matrix_are_multiplied_turned(monkeypatch):
         assert turned((3, 5), (7, 5), (3, 7)) and turned((1, 5), (9, 5), (1, 9))
         assert not turned((4, 5), (7, 5), (4, 7)) and not turned((3, 5), (6, 5), (3, 6))
         assert not turned((None, 5), (7, 5), (None, 7)) and not turned((3, 5), (7, 5), (3, 7), dtype="float64")
-        for where, name in ((products, "one_dnn"), (tracing, "on_accelerator")):
+        for where, name in ((tracing, "one_dnn"), (tracing, "on_accelerator")):
             with monkeypatch.context() as now:
                 now.setattr(where, name, lambda: True)
                 assert not turned((3, 5), (7, 5), (3, 7)), name

@@ -42,11 +42,11 @@ def read(store, *, making):
 def product(x, matrix, *, transpose_b=False):
     """`x @ matrix` for `x` `(B, T, C)` and a variable, which is transposed first where asked for."""
     store, making = _kept.get()
-    rows, length, features = x.shape if store is not None else (None, None, None)
-    if making and id(matrix) not in store and _worth_cutting(matrix, rows):
-        store[id(matrix)] = _cut(ops.cast(matrix, x.dtype), rows, transpose_b)
-    if store is None or length > 1 or id(matrix) not in store:
+    if making and id(matrix) not in store and _worth_cutting(matrix, x.shape[0]):
+        store[id(matrix)] = _cut(ops.cast(matrix, x.dtype), x.shape[0], transpose_b)
+    if store is None or x.shape[1] > 1 or id(matrix) not in store:
         return products.product(x, ops.cast(matrix, x.dtype), transpose_b=transpose_b)
+    rows, _, features = x.shape
     y = store[id(matrix)](ops.reshape(x, (rows, features)))  # (B, N)
     return ops.reshape(y, (rows, 1, y.shape[1]))
 

@@ -74,21 +74,26 @@ def test_adam_by_programs_takes_the_steps_of_keras(monkeypatch, optimizer, half,
     assert made == ([(4, 5), (2, 3)] if in_fit else [])  # of large matrices; the bias of five is small
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_gradients_of_three_batches_gathered_train_like_one_batch(compiled):
+@pytest.mark.parametrize("way", ["kernels", "programs", "compiled"])
+def test_gradients_of_three_batches_gathered_train_like_one_batch(monkeypatch, way):
+    made, plain = [], fitting._adam_program
+    monkeypatch.setattr(fitting, "_adam_program", lambda *given: made.append(given[0]) or plain(*given))
+    monkeypatch.setattr(fitting, "MANY", 8 if way == "programs" else 2**20)
+    monkeypatch.setattr(tracing, "one_dnn", lambda: way == "programs")
     x = np.random.default_rng(0).integers(5, size=(12, 4))
 
     def train(batch_size, steps):
         keras.utils.set_random_seed(0)
         model = kerastf.create_model("gpt", vocab_size=5, max_length=4, dim=8, num_layers=1, num_heads=2, dropout=0.0)
         optimizer = keras.optimizers.AdamW(0.01, epsilon=1e-4, gradient_accumulation_steps=steps)
-        model.compile(optimizer, jit_compile=compiled)
+        model.compile(optimizer, jit_compile=way == "compiled")
         model.fit(x[:, :-1], x[:, 1:], batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
         assert int(optimizer.iterations) == 4
         return [ops.convert_to_numpy(w) for w in model.trainable_weights]
 
     for a, b in zip(train(2, 3), train(6, None), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert bool(made) == (way == "programs")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])

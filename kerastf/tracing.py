@@ -17,19 +17,8 @@ NARROW = 1024  # up to so many channels without oneDNN: in wider models of float
 
 
 def fusing():
-    """Within the block, what is traced runs often: `fused` may compile programs, products take a form."""
+    """Within the block, what is traced runs often: programs may be compiled, products take a form."""
     return compat.switched(_fusing, True)
-
-
-def fused(function, x):
-    """`function(x)`, a function of each number by itself; in `fit` on a CPU with TensorFlow, as one program of XLA.
-
-    Why: TensorFlow goes through the numbers once for each operation. GELU and its slope take half the time as one
-    program, which is 5 % of a step of gpt.mini, with oneDNN 3 % of gpt2's, and 0.1 s to compile. Each shape is compiled
-    anew, so only rows of a known and large size are: they differ from batch to batch in their number alone. Half
-    precision is computed in float32 there, and rounded once.
-    """
-    return _program_of(function)(x) if _fuses(x) else function(x)
 
 
 def program(function):
@@ -73,11 +62,13 @@ def program(function):
     return run
 
 
-@functools.cache
-def _program_of(function):
-    def rounded_once(x):
-        found = function(keras.ops.cast(x, keras.backend.result_type(x.dtype, "float32")))
-        return keras.tree.map_structure(lambda y: keras.ops.cast(y, x.dtype), found)
+def rounded_program(function):
+    """As `program`; half precision is computed in float32 there, and rounded once to what the first tensor has."""
+
+    def rounded_once(*tensors):
+        dtype = tensors[0].dtype
+        found = function(*(keras.ops.cast(x, keras.backend.result_type(x.dtype, "float32")) for x in tensors))
+        return keras.ops.cast(found, dtype)
 
     return program(rounded_once)
 
@@ -89,8 +80,18 @@ def trains_on_cpu():
     return graph() is not None
 
 
-def _fuses(x):
-    if not trains_on_cpu() or None in x.shape[1:] or math.prod(x.shape[1:]) < LARGE:
+def fuses(x, least=LARGE):
+    """Whether `fit` on a CPU computes what goes through `x` by programs of XLA.
+
+    Why: TensorFlow goes through the numbers once for each operation. GELU, its bias and its slope take half the time as
+    programs, which is 5 % of a step of gpt.mini, with oneDNN 3 % of gpt2's, and 0.1 s to compile. Each shape is compiled
+    anew, so only rows of a known and large size are: they differ from batch to batch in their number alone.
+
+    Args:
+        x: `(B, .., C)`.
+        least: How many numbers a row of the batch has at least.
+    """
+    if not trains_on_cpu() or None in x.shape[1:] or math.prod(x.shape[1:]) < least:
         return False
     return one_dnn() or x.shape[-1] <= NARROW or keras.backend.standardize_dtype(x.dtype) == "bfloat16"
 

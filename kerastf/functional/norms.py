@@ -1,9 +1,13 @@
 """Normalisation. Shapes: C channels."""
 
+import functools
+
 import keras
 from keras import ops
 
-from kerastf import kernels
+from kerastf import kernels, products, tracing
+
+MANY = 2**15  # numbers of one row of a batch from which on programs of XLA pay
 
 
 def normalise(x, gain, shift, *, epsilon, dtype="float32"):
@@ -30,17 +34,16 @@ def normalise(x, gain, shift, *, epsilon, dtype="float32"):
     if by_program is not None:
         return by_program
 
+    pair = _programs(epsilon) if tracing.one_dnn() and tracing.fuses(x, MANY) else (functools.partial(_forward, epsilon), _backward)
+    forward, backward = pair
+
     @ops.custom_gradient
     def apply(x, gain, *shifts):
-        y, *kept = _forward(epsilon, x, gain, *shifts)
+        y, *kept = forward(x, gain, *shifts)
 
         def gradient(above):
-            normal, rate = _found_again(x, *kept)
-            slope = above * gain
-            inner = ops.mean(slope, axis=-1, keepdims=True), ops.mean(slope * normal, axis=-1, keepdims=True)
-            of_x = ops.cast(rate * (slope - inner[0] - normal * inner[1]), x.dtype)
-            of_shift = [kernels.summed_rows(above) for _ in shifts]
-            return of_x, kernels.summed_rows(above * normal), *of_shift
+            of_x, of_gains = backward(above, x, gain, *kept)
+            return of_x, kernels.summed_rows(of_gains), *(kernels.summed_rows(above) for _ in shifts)
 
         return y, gradient
 
@@ -55,6 +58,39 @@ def _forward(epsilon, x, gain, *shifts):
     normal = centred * rate
     y = normal * gain
     return (y + shifts[0] if shifts else y), normal, mean, rate
+
+
+def _backward(above, x, gain, normal, mean, rate):
+    """Slope of `x`, and what the gain's is the sum of."""
+    normal, rate = _found_again(x, normal, mean, rate)
+    slope = above * gain
+    inner = ops.mean(slope, axis=-1, keepdims=True), ops.mean(slope * normal, axis=-1, keepdims=True)
+    return ops.cast(rate * (slope - inner[0] - normal * inner[1]), x.dtype), above * normal
+
+
+@functools.cache
+def _programs(epsilon):
+    """The same as two programs of XLA for a CPU, which keep the moments alone.
+
+    Why: XLA adds the numbers of a row there one after another, and of a product many at a time.
+    """
+
+    def forward(x, gain, *shifts):
+        h = ops.cast(x, "float32")
+        average = ops.full((x.shape[-1], 1), 1 / x.shape[-1])
+        mean = products.product(h, average)
+        centred = h - mean
+        rate = ops.rsqrt(products.product(ops.square(centred), average) + epsilon)
+        y = centred * rate * gain
+        return (y + shifts[0] if shifts else y), mean, rate
+
+    def backward(above, x, gain, mean, rate):
+        normal = (ops.cast(x, "float32") - mean) * rate
+        of_gains, shares = above * normal, gain[:, None] / x.shape[-1]
+        inner = products.product(above, shares), products.product(of_gains, shares)
+        return ops.cast(rate * (above * gain - inner[0] - normal * inner[1]), x.dtype), of_gains
+
+    return tracing.program(forward), tracing.program(backward)
 
 
 def _found_again(x, normal, mean, rate):

@@ -3,6 +3,8 @@
 Shapes: B batch, T queries, S keys, H heads, D per head, E per value; R queries and Z keys of a piece.
 """
 
+import functools
+
 import numpy as np
 from keras import ops
 
@@ -10,6 +12,8 @@ from kerastf import chance, cutting, kernels, products, shapes, tracing
 
 # Softmax runs in float32, so this is finite there, and its exponential is exactly zero.
 NEGATIVE = -1e30
+
+MANY = 2**13  # numbers of a row of the batch from which on it pays to put pieces together by a program
 
 
 def attention(query, key, value, *, mask=None, bias=None, causal=False, window=None, rate=0.0, seed=None):
@@ -46,25 +50,25 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate, by_
 
     @ops.custom_gradient
     def attend(query, key, value, *biases):
-        q, k, v = (shapes.heads_first(x) for x in (query, key, value))
-        parts = plan.parts(q, k, v)
+        rows, k, v = plan.cut(query), shapes.heads_first(key), shapes.heads_first(value)
+        parts = plan.parts(rows, k, v)
         stays = plan.drawn_now(parts)
         outputs, weights = attend_all(parts, biases, stays)
-        output = shapes.heads_first(cutting.joined(outputs))
+        output = plan.joined(outputs)
 
         def gradient(above):
-            slope = shapes.heads_first(above)
+            slope = plan.cut(above)
             mean = ops.sum(ops.cast(above, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
             # Tied to the slope from above, or it is found that the weights were there before, and they are kept.
-            q1, k1, v1, *biases1 = kernels.tied((q, k, v, *biases), slope)
+            k1, v1, *others = kernels.tied((k, v, *rows, *biases), slope[0])
+            rows1, biases1 = others[: len(rows)], others[len(rows) :]
             known, turned = weights if plan.keeps else [None] * len(pieces), [(None, None)] * len(pieces)
             if by_program:
-                turned = list(zip(*(plan.cut(ops.swapaxes(x, 2, 3), axis=3) for x in (q1, slope)), strict=True))
-            apart = plan.cut(slope), plan.cut(shapes.heads_first(mean))
-            found = slopes_all(plan.parts(q1, k1, v1), biases1, stays, *apart, known, turned)
-            of_query, of_key, of_value, *of_bias = found
-            of_key, of_value = (ops.transpose(x, (0, 3, 1, 2)) for x in (of_key, of_value))
-            return shapes.heads_first(cutting.joined(of_query)), of_key, of_value, *of_bias
+                turned = [tuple(ops.swapaxes(x, 2, 3) for x in pair) for pair in zip(rows1, slope, strict=True)]
+            found = slopes_all(plan.parts(rows1, k1, v1), biases1, stays, slope, plan.cut(mean), known, turned)
+            of_query, *of_memory, of_bias = found
+            of_memory = [ops.transpose(x, (0, 3, 1, 2)) for x in of_memory] if _turns() else of_memory
+            return plan.joined(of_query), *of_memory, *of_bias
 
         return output, gradient
 
@@ -90,13 +94,17 @@ class _Plan:
         self.hidden = None if mask is None else ops.where(mask, 0.0, NEGATIVE)
         self.keeps = pieces[-1].stop <= cutting.KEPT  # weights, and what dropout leaves of them, for the gradient
 
-    def cut(self, x, axis=2):
-        """What belongs to the queries `(B, H, T, ...)`, by pieces."""
-        return shapes.split(x, [piece.stop - piece.start for piece in self.pieces], axis)
+    def cut(self, x):
+        """What belongs to the queries `(B, T, H, ...)`, by pieces `(B, H, R, ...)`."""
+        return cutting.cut(x, self.pieces)
 
-    def parts(self, q, k, v):
+    def parts(self, rows, k, v):
         """Queries of each piece, and the keys and values that they see."""
-        return [(rows, piece.seen(k), piece.seen(v)) for rows, piece in self._each(self.cut(q))]
+        return [(q, piece.seen(k), piece.seen(v)) for q, piece in self._each(rows)]
+
+    def joined(self, parts):
+        """The way back from `cut`."""
+        return _put_together(_joined, parts)
 
     def drawn_now(self, parts):
         """Which weights of each piece dropout leaves, where that is kept; None where it is not, or all are left."""
@@ -120,7 +128,7 @@ class _Plan:
         return tuple(zip(*found, strict=True))
 
     def slopes(self, parts, biases, stays, slopes, means, weights, turned):
-        """Slopes of each piece's queries, of all keys `(B, H, D, S)` and values `(B, H, E, S)`, and of the bias.
+        """Slopes of each piece's queries, of all keys and values as `_overlaid` gives them, and of the bias.
 
         Args:
             parts: As in `attend`, like `biases` and `stays`.
@@ -140,14 +148,14 @@ class _Plan:
                 stay = stay if self.keeps else self._drawn(q, piece.start, piece)
                 found.append(self._backward(q, k, v, biases, stay, slope, mean, piece.start, piece, known, turn))
         of_query, of_key, of_value, of_score = zip(*found, strict=True)
-        ends = [(piece.first, self.keys - piece.last) for piece in self.pieces]
-        total = [of_query, cutting.overlaid(of_key, ends), cutting.overlaid(of_value, ends)]
+        ends = tuple((piece.first, self.keys - piece.last) for piece in self.pieces)
+        total = []
         if biases:
             of_bias = cutting.joined([ops.pad(s, [[0, 0]] * 3 + [end]) for s, end in zip(of_score, ends, strict=True)])
             alike = [n for n in (0, 1) if biases[0].shape[n] == 1]
             of_bias = ops.sum(of_bias, axis=alike, keepdims=True) if alike else of_bias
-            total.append(ops.cast(of_bias, biases[0].dtype))
-        return tuple(total)
+            total = [ops.cast(of_bias, biases[0].dtype)]
+        return of_query, _overlaid(of_key, ends), _overlaid(of_value, ends), total
 
     def _each(self, *lists):
         return zip(*lists, self.pieces, strict=True)
@@ -188,13 +196,14 @@ class _Plan:
         """Slopes of queries, of keys `(B, H, D, Z)` and values `(B, H, E, Z)`, and of scores.
 
         Those of keys and values are turned: TensorFlow's products are slow where the larger of two is to be transposed.
+        oneDNN's are not, and what is not turned is added up faster: `(B, H, Z, D)`.
         """
         weights = self._weights(q, k, biases, start, piece) if weights is None else weights
-        of_value = _turned_product(slope, turned[1], ops.cast(self._left(weights, stay), v.dtype))  # (B, H, E, Z)
+        of_value = _sum_of_rows(ops.cast(self._left(weights, stay), v.dtype), slope, turned[1])
         of_weight = self._left(ops.cast(products.product(slope, v, transpose_b=True), "float32"), stay)  # (B, H, R, Z)
         of_score = weights * (of_weight - mean)
         rounded = ops.cast(of_score, q.dtype)
-        return products.product(rounded, k), _turned_product(q, turned[0], rounded), of_value, of_score
+        return products.product(rounded, k), _sum_of_rows(rounded, q, turned[0]), of_value, of_score
 
     def _attend_long(self, q, k, v, piece):
         """A piece of many rows, some at a time."""
@@ -217,7 +226,7 @@ class _Plan:
             found = self._backward(q, k, v, (), self._drawn(q, start, piece), slope, mean, start, piece)
             return tuple(a + ops.cast(b, a.dtype) for a, b in zip(total, found[1:3], strict=True)), found[:1]
 
-        start = tuple(ops.zeros([ops.shape(x)[n] for n in (0, 1, 3, 2)]) for x in (k, v))
+        start = tuple(ops.zeros([ops.shape(x)[n] for n in ((0, 1, 3, 2) if _turns() else range(4))]) for x in (k, v))
         (of_key, of_value), (of_query,) = kernels.fold(add, start, (*rows, starts), [(rows[0].shape[1:], q.dtype)])
         return cutting.flat(of_query), ops.cast(of_key, k.dtype), ops.cast(of_value, v.dtype), None
 
@@ -233,11 +242,55 @@ def _pays_as_program(query, key):
     return large and not tracing.one_dnn() and tracing.trains_on_cpu()
 
 
-def _turned_product(x, turned, weights):
-    """`x` transposed, times the weights, by its transposed form if there is one: XLA's products want no other."""
-    if turned is None:
-        return products.product(x, weights, transpose_a=True)
-    return products.product(turned, weights)
+def _turns():
+    """Whether slopes of keys and values are found turned."""
+    return not tracing.one_dnn()
+
+
+def _overlaid(parts, ends):
+    """The sum of the pieces' slopes of their keys: `(B, H, D, S)`, or `(B, S, H, D)` of those not turned."""
+    return cutting.overlaid(parts, ends, axis=3) if _turns() else _put_together(_added, parts, ends=ends)
+
+
+def _put_together(function, parts, **settings):
+    """The function of a piece's tensors, as a program in `fit` where oneDNN is.
+
+    Why: TensorFlow copies for each operation that puts numbers elsewhere. Programs take a third of the time of adding,
+    and two thirds of that of joining.
+    """
+    pays = len(parts) > 1 and tracing.one_dnn() and tracing.fuses(parts[-1], MANY)
+    return (_program if pays else functools.partial)(function, **settings)(*parts)
+
+
+@functools.cache
+def _program(function, **settings):
+    def put(*parts):
+        return function(*parts, **settings)
+
+    put.__name__ = function.__name__
+    return tracing.program(put)
+
+
+def _joined(*parts):
+    return shapes.heads_first(cutting.joined(parts))
+
+
+def _added(*parts, ends):
+    return shapes.heads_first(cutting.overlaid(parts, ends, axis=2))
+
+
+def _sum_of_rows(weights, x, turned):
+    """For each key the sum of the rows of `x` by their weights, turned if that is the form here.
+
+    Args:
+        weights: `(B, H, R, Z)`.
+        x: `(B, H, R, D)`.
+        turned: `(B, H, D, R)` if it is at hand, as XLA's products want it; or None.
+    """
+    if turned is not None:
+        return products.product(turned, weights)  # (B, H, D, Z)
+    pair = (x, weights) if _turns() else (weights, x)
+    return products.product(*pair, transpose_a=True)  # (B, H, D, Z) or (B, H, Z, D)
 
 
 def softmax(scores):

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from keras import ops
 
+from kerastf import shapes, tracing
+
 PIECES = 8  # how often a sequence is cut at most
 SHORT = 64  # how many queries a piece has at least
 ROWS = 128  # how many queries are looked at together at most
@@ -57,11 +59,23 @@ def joined(parts):
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=2)
 
 
-def overlaid(parts, ends):
-    """The sum of parts that stand at different places of the last axis."""
+def cut(x, pieces):
+    """What belongs to the queries `(B, T, H, ...)`, by pieces `(B, H, R, ...)`.
+
+    Why: in one transposition with oneDNN, after which the pieces lie apart, and TensorFlow need not copy them.
+    """
+    sizes = [piece.stop - piece.start for piece in pieces]
+    if len(pieces) == 1 or len(set(sizes)) > 1 or not tracing.one_dnn():
+        return shapes.split(shapes.heads_first(x), sizes, axis=2)
+    apart = ops.reshape(x, (*shapes.leading(x, 1), len(pieces), sizes[0], *x.shape[2:]))  # (B, N, R, H, D)
+    return ops.unstack(ops.transpose(apart, (1, 0, 3, 2, 4)))
+
+
+def overlaid(parts, ends, axis):
+    """The sum of parts that stand at different places of an axis."""
     total = None
     for part, end in zip(parts, ends, strict=True):
-        whole = ops.pad(part, [[0, 0]] * 3 + [end]) if any(end) else part
+        whole = ops.pad(part, [end if n == axis else [0, 0] for n in range(4)]) if any(end) else part
         total = whole if total is None else total + whole
     return total
 

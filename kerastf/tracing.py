@@ -80,7 +80,7 @@ def trains_on_cpu():
     return graph() is not None
 
 
-def fuses(x, least=LARGE):
+def fuses(x, least=None):
     """Whether `fit` on a CPU computes what goes through `x` by programs of XLA.
 
     Why: TensorFlow goes through the numbers once for each operation. GELU, its bias and its slope take half the time as
@@ -89,9 +89,9 @@ def fuses(x, least=LARGE):
 
     Args:
         x: `(B, .., C)`.
-        least: How many numbers a row of the batch has at least.
+        least: How many numbers a row of the batch has at least; `LARGE` by default.
     """
-    if not trains_on_cpu() or None in x.shape[1:] or math.prod(x.shape[1:]) < least:
+    if not trains_on_cpu() or None in x.shape[1:] or math.prod(x.shape[1:]) < (LARGE if least is None else least):
         return False
     return one_dnn() or x.shape[-1] <= NARROW or keras.backend.standardize_dtype(x.dtype) == "bfloat16"
 

@@ -91,9 +91,11 @@ def tensors(rules):
 
 
 @settings(max_examples=examples(16, 40), deadline=None, derandomize=True)
-@given(case=cases, traced=st.booleans())
-def test_gradients_equal_those_of_the_whole(case, traced):
-    with small_pieces():
+@given(case=cases, traced=st.booleans(), one_dnn=st.booleans())
+def test_gradients_equal_those_of_the_whole(case, traced, one_dnn):
+    tracing.shared.cache_clear()
+    with small_pieces(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracing, "one_dnn", lambda: one_dnn)
         inputs, rules, slope = example(case)
         given = tensors(rules)
         learnt = [*map(ops.convert_to_tensor, inputs), *([given["bias"]] if "bias" in given else [])]
@@ -175,6 +177,7 @@ def test_dropout_keeps_the_mean_and_the_gradient_sees_the_same_draw():
 @contextlib.contextmanager
 def by_programs(made, **changes):
     """In `fit` on a CPU without oneDNN, however few the weights are; names of the programs go to `made`."""
+    chunked._program.cache_clear()
     original = tracing.program
     here = {"LARGE": 1, "program": lambda function: made.append(function.__name__) or original(function), **changes}
     tracing.shared.cache_clear()  # what was traced before would make no programs
@@ -208,12 +211,18 @@ def test_programs_equal_operations(case, rate):
     rules = {**tensors(rules), "rate": rate, "seed": tf.constant([1, case["seed"]]) if rate else None}
     with small_pieces(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(cutting, "KEPT", 64)
-        plain, made = traced_slopes(inputs, above, **rules), []
+        patch.setattr(chunked, "MANY", 1)
+        plain, made, with_one_dnn = traced_slopes(inputs, above, **rules), [], []
         with by_programs(made):
             fused = traced_slopes(inputs, above, **rules)
+        with by_programs(with_one_dnn, one_dnn=lambda: True):
+            put_together = traced_slopes(inputs, above, **rules)
     assert made == PROGRAMS
-    for got, want in zip(fused, plain, strict=True):
-        np.testing.assert_allclose(got, want, atol=2e-5)
+    in_pieces = case["causal"] or case["window"] or case["length"] > 64
+    assert set(with_one_dnn) == ({"_joined", "_added"} if in_pieces and case["length"] > 2 else set())
+    for found in (fused, put_together):
+        for got, want in zip(found, plain, strict=True):
+            np.testing.assert_allclose(got, want, atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from keras.src.backend.tensorflow import trainer
 
 import kerastf
 from kerastf import compat, fitting, tracing
+from kerastf.functional import activations
 from kerastf.models.gpt import GPT
 
 
@@ -139,8 +140,8 @@ def test_only_what_keras_feeds_goes_without_the_tuner(monkeypatch, feed):
 
 
 def test_large_rows_are_fused_in_fit_alone(monkeypatch):
-    made, plain = [], tracing._program_of
-    monkeypatch.setattr(tracing, "_program_of", lambda function: made.append(function.__name__) or plain(function))
+    made, plain = [], activations._programs
+    monkeypatch.setattr(activations, "_programs", lambda function: made.append(function.__name__) or plain(function))
     monkeypatch.setattr(tracing, "LARGE", 4 * 32)  # four tokens of the feed-forward's width
     x = np.arange(24, dtype="int32").reshape(6, 4) % 5
 

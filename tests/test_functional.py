@@ -140,12 +140,39 @@ def test_gelu_of_half_precision_rounds_once_in_fit_however_wide(monkeypatch, nam
         assert np.all(error <= 2**-8 * np.abs(true) + 1e-4), error.max()
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@pytest.mark.parametrize("name", GELUS)
+def test_gelu_with_a_bias_as_a_program(monkeypatch, name):
+    monkeypatch.setattr(tracing, "LARGE", 1)
+    x, bias, above = arrays(0, (3, 5, 7), (7,), (3, 5, 7))
+    activation = functional.activation_of(name)
+
+    def biased(x, bias):
+        return functional.add_bias(x, bias, activation)
+
+    with tracing.fusing():
+        y, (of_x, of_bias) = slopes(biased, above, x, bias, traced=True)
+    np.testing.assert_allclose(y, GELUS[name][0]((x + bias).astype("float64")), atol=2e-6)
+    want = slopes(lambda x: keras.activations.gelu(x, **GELUS[name][1]), above, x + bias)[1][0]
+    np.testing.assert_allclose(of_x, want, atol=1e-5)
+    np.testing.assert_allclose(of_bias, want.sum((0, 1)), atol=2e-5)
+
+
+@contextlib.contextmanager
+def norms_by_programs():
+    """In `fit` on a CPU with oneDNN, however small the rows are."""
+    with pytest.MonkeyPatch.context() as patch, tracing.fusing():
+        patch.setattr(tracing, "one_dnn", lambda: True)
+        patch.setattr(norms, "MANY", 1)
+        yield
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
-    rows=st.integers(1, 9), wide=st.integers(2, 40), shift=st.booleans(), traced=st.booleans(), deep=st.booleans(),
-    offset=st.sampled_from([0.0, 100.0]), seed=st.integers(0, 99),
+    rows=st.integers(1, 9), wide=st.integers(2, 40), shift=st.booleans(), deep=st.booleans(),
+    way=st.sampled_from(["plain", "traced", "programs"]), offset=st.sampled_from([0.0, 100.0]), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_normalise(rows, wide, shift, traced, deep, offset, seed):
+def test_normalise(rows, wide, shift, way, deep, offset, seed):
+    traced = way != "plain"
     shape = (2, rows, wide) if deep else (rows, wide)
     x, above, gain, moved = arrays(seed, shape, shape, (wide,), (wide,))
     x = x + offset
@@ -154,7 +181,8 @@ def test_normalise(rows, wide, shift, traced, deep, offset, seed):
     def whole(x, gain, shift=None):
         return functional.normalise(x, gain, shift, epsilon=1e-3)
 
-    y, found = slopes(whole, above, *learnt, traced=traced)
+    with norms_by_programs() if way == "programs" else contextlib.nullcontext():
+        y, found = slopes(whole, above, *learnt, traced=traced)
     exact = x.astype("float64")
     centred = exact - exact.mean(-1, keepdims=True)
     want = gain * centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3) + (moved if shift else 0)
@@ -164,17 +192,58 @@ def test_normalise(rows, wide, shift, traced, deep, offset, seed):
         np.testing.assert_allclose(got, other, atol=2e-4, rtol=2e-4)
 
 
-def test_half_precision_is_normalised_in_float32():
+@pytest.mark.parametrize("by_programs", [False, True])
+def test_half_precision_is_normalised_in_float32(by_programs):
     x = arrays(0, (4, 64))[0]
     half = ops.cast(ops.convert_to_tensor(x), "bfloat16")
-    with tf.GradientTape() as tape:
-        tape.watch(half)
-        y = functional.normalise(half, ops.ones(64), None, epsilon=1e-5)
-    assert y.dtype == "float32" and tape.gradient(y, half).dtype == "bfloat16"
+
+    def both(half):
+        with tf.GradientTape() as tape:
+            tape.watch(half)
+            y = functional.normalise(half, ops.ones(64), None, epsilon=1e-5)
+        return y, tape.gradient(y, half)
+
+    with norms_by_programs() if by_programs else contextlib.nullcontext():
+        y, slope = (tf.function(both, autograph=False) if by_programs else both)(half)
+    assert y.dtype == "float32" and slope.dtype == "bfloat16"
     rounded = ops.convert_to_numpy(ops.cast(half, "float32"))
     np.testing.assert_allclose(
         y, (rounded - rounded.mean(-1, keepdims=True)) / rounded.std(-1, keepdims=True), atol=1e-3
     )
+
+
+def test_norms_by_programs_have_a_gradient_of_their_gradient():
+    x, above, gain = arrays(0, (2, 3, 6), (2, 3, 6), (6,))
+
+    def steepness(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = functional.normalise(x, ops.convert_to_tensor(gain), None, epsilon=0.1)
+        return tf.reduce_sum(tape.gradient(y, x, output_gradients=ops.convert_to_tensor(above)) ** 2)
+
+    with norms_by_programs():
+        found = slopes(steepness, np.float32(1), x, traced=True)[1][0]
+    step = 1e-2
+    for where in ((0, 0, 0), (1, 2, 5), (0, 1, 3)):
+        change = np.zeros_like(x)
+        change[where] = step
+        ends = [float(steepness(ops.convert_to_tensor(x + sign * change))) for sign in (1, -1)]
+        assert found[where] == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=0.02, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    "why, count", {"large rows": 1, "small rows": 0, "no oneDNN": 0, "no fit": 0, "unknown length": 0}.items()
+)
+def test_which_norms_go_by_programs(monkeypatch, why, count):
+    made, original = [], norms._programs
+    monkeypatch.setattr(norms, "_programs", lambda epsilon: made.append(epsilon) or original(epsilon))
+    monkeypatch.setattr(norms, "MANY", 24 + (why == "small rows"))
+    monkeypatch.setattr(tracing, "one_dnn", lambda: why != "no oneDNN")
+    given = tf.TensorSpec((None, None if why == "unknown length" else 4, 6))
+    run = tf.function(lambda x: functional.normalise(x, ops.ones(6), None, epsilon=0.1), autograph=False)
+    with contextlib.nullcontext() if why == "no fit" else tracing.fusing():
+        run.get_concrete_function(given)
+    assert len(made) == count
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])

@@ -83,9 +83,9 @@ def trains_on_cpu():
 def fuses(x, least=None):
     """Whether `fit` on a CPU computes what goes through `x` by programs of XLA.
 
-    Why: TensorFlow goes through the numbers once for each operation. GELU, its bias and its slope take half the time as
-    programs, which is 5 % of a step of gpt.mini, with oneDNN 3 % of gpt2's, and 0.1 s to compile. Each shape is compiled
-    anew, so only rows of a known and large size are: they differ from batch to batch in their number alone.
+    Why: TensorFlow goes through the numbers once for each operation. GELU, its bias and its slope take half the time
+    as programs, and some 0.1 s each to compile. Each shape is compiled anew, so only rows of a known and large size
+    are: they differ from batch to batch in their number alone.
 
     Args:
         x: `(B, .., C)`.

@@ -34,8 +34,9 @@ def normalise(x, gain, shift, *, epsilon, dtype="float32"):
     if by_program is not None:
         return by_program
 
-    pair = _programs(epsilon) if tracing.one_dnn() and tracing.fuses(x, MANY) else (functools.partial(_forward, epsilon), _backward)
-    forward, backward = pair
+    forward, backward = functools.partial(_forward, epsilon), _backward
+    if tracing.one_dnn() and tracing.fuses(x, MANY):
+        forward, backward = _programs(epsilon)
 
     @ops.custom_gradient
     def apply(x, gain, *shifts):

@@ -13,8 +13,8 @@ MANY = 2**15  # numbers of one row of a batch from which on programs of XLA pay
 def normalise(x, gain, shift, *, epsilon, dtype="float32"):
     """Gives mean 0 and deviation 1 over the channels, then a gain and a shift: `g (x - mean) / sqrt(var + e) + b`.
 
-    Its gradient is written by hand: it needs the normal numbers and one rate per position, where one that is derived
-    step by step keeps and reads several tensors as large as the input.
+    Its gradient is written by hand: it needs the normal numbers and one rate per position, or the input and its
+    moments, where one that is derived step by step keeps and reads several tensors as large as the input.
 
     Args:
         x: `(.., C)`.

@@ -176,6 +176,7 @@ def _adam_program(shape, beta_1, beta_2, epsilon):
 
     rows, columns = math.prod(shape[:-1]), shape[-1]
     few = rows if math.prod(shape) >= HUGE else max(1, NEAR // columns)
+    few = next((n for n in range(few, few // 2, -1) if rows % n == 0), few)  # what is left over is compiled as well
 
     @tf.function(jit_compile=True, autograph=False)
     def update(variable, mean, square, gradient, kept, learning_rate, power_1, power_2):

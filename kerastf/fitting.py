@@ -7,7 +7,7 @@ import os
 
 import keras
 
-from kerastf import tracing
+from kerastf import ahead, tracing
 
 
 def reuse_memory():
@@ -134,7 +134,9 @@ def one_pass_adam(optimizer):
             if by_program and math.prod(variable.shape) >= MANY:
                 compiled = _adam_program(tuple(variable.shape), inner.beta_1, inner.beta_2, inner.epsilon)
                 powers = shared["beta1_power"], shared["beta2_power"]
-                compiled(*held, _before_widening(gradient), kept if decays else None, learning_rate, *powers)
+                given = *held, _before_widening(gradient), kept if decays else None, learning_rate, *powers
+                compiled(*given)
+                ahead.begin(compiled, *given)
                 continue
             if decays:
                 with tf.control_dependencies([tf.identity(gradient)]):  # a step that fails has changed nothing

@@ -8,7 +8,7 @@ import platform
 
 import keras
 
-from kerastf import compat
+from kerastf import ahead, compat
 
 _fusing = contextvars.ContextVar("fusing", default=False)
 
@@ -54,6 +54,7 @@ def program(function):
                 return [next(slopes) if x.dtype.is_floating else None for x in tensors]
 
             returned.append(call(compiled, [tf.stop_gradient(x) for x in tensors]))
+            call(functools.partial(ahead.begin, compiled), tensors)
             return tf.nest.flatten(returned[0]), gradient
 
         found = apply(*(x for x in tf.nest.flatten(arguments) if x is not None))

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import checkpoint, compat, config, fitting, garbage, kernels, registry, replicas, text, tracing
+from kerastf import ahead, checkpoint, compat, config, fitting, garbage, kernels, registry, replicas, text, tracing
 from kerastf.errors import ConfigError, InputError
 from kerastf.models import saved
 from kerastf.models.from_features import FromFeatures
@@ -181,7 +181,7 @@ class Model(FromFeatures, Generation):
         try:
             with (
                 replicas.mended(self), fitting.prompt_epochs(), compat.as_compiled(self), tracing.fusing(),
-                fitting.one_pass_adam(self.optimizer),
+                fitting.one_pass_adam(self.optimizer), ahead.expecting(x, kwargs.get("batch_size")),
             ):  # fmt: skip
                 return super().fit(x, y, **kwargs)
         except Exception:

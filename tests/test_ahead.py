@@ -1,5 +1,6 @@
 """Programs are compiled while the step is traced: once, for the shapes of the step, and without a trace in the weights."""
 
+import json
 import os
 import re
 import subprocess
@@ -17,13 +18,13 @@ from kerastf import ahead, fitting, tracing
 SMALL = {"vocab_size": 5, "max_length": 128, "dim": 256, "num_layers": 1, "num_heads": 4, "dropout": 0.0}
 
 TRAINING = """
-import sys
+import json, sys
 import keras, numpy as np, tensorflow as tf
 import kerastf
 from kerastf import ahead, fitting, tracing
 
 tracing.one_dnn, fitting.MANY = lambda: True, 2**16
-model = kerastf.create_model("gpt", **%r)
+model = kerastf.create_model("gpt", **json.loads(sys.argv[2]))
 model.compile("adamw")
 x = np.ones((6, 128), "int32")
 feeds = {
@@ -34,14 +35,14 @@ feeds = {
 feeds[sys.argv[1]]()
 print(*(name.decode() for name, *_ in ahead._begun))
 assert not any(future.exception() for future in ahead._begun.values())
-""" % SMALL
+"""
 
 
 @pytest.mark.parametrize("feed", ["arrays", "few arrays", "dataset"])
 def test_what_is_compiled_ahead_is_not_compiled_again_by_the_step(feed):
     told = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "device_compilation_profiler=1"}
     ran = subprocess.run(
-        [sys.executable, "-c", TRAINING, feed], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", TRAINING, feed, json.dumps(SMALL)], capture_output=True, text=True, check=True,
         env={**os.environ, **told},
     )  # fmt: skip
     begun = ran.stdout.split()

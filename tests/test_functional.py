@@ -246,10 +246,11 @@ def test_which_norms_go_by_programs(monkeypatch, why, count):
     assert len(made) == count
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("where", ["eager", "traced", "fit"])
 @pytest.mark.parametrize("shape", [(3,), (0, 3), (7, 3), (5, 900, 3), (2, 3, 4, 5, 6, 3)], ids=str)
 @pytest.mark.parametrize("dtype, bound", [("float32", 1e-5), ("float16", 2**-10), ("bfloat16", 2**-7)])
-def test_a_bias_is_added_and_learns_the_sum_of_all_rows(shape, dtype, bound, traced):
+def test_a_bias_is_added_and_learns_the_sum_of_all_rows(monkeypatch, shape, dtype, bound, where):
+    monkeypatch.setattr(tracing, "one_dnn", lambda: True)
     x, above = (ops.cast(np.abs(a), dtype) for a in arrays(0, shape, shape))
     bias = ops.convert_to_tensor([1.0, -2.0, 3.0], dtype)
 
@@ -259,7 +260,8 @@ def test_a_bias_is_added_and_learns_the_sum_of_all_rows(shape, dtype, bound, tra
             y = functional.add_bias(x, bias)
         return y, *tape.gradient(y, (x, bias), output_gradients=above), kernels.summed_rows(above)
 
-    y, of_x, of_bias, total = (tf.function(run, autograph=False) if traced else run)()
+    with tracing.fusing() if where == "fit" else contextlib.nullcontext():
+        y, of_x, of_bias, total = (run if where == "eager" else tf.function(run, autograph=False))()
     exact = [np.asarray(ops.cast(a, "float64")) for a in (x, bias, above)]
     np.testing.assert_array_equal(y, ops.cast(exact[0] + exact[1], dtype))
     np.testing.assert_array_equal(of_x, above)
@@ -267,3 +269,22 @@ def test_a_bias_is_added_and_learns_the_sum_of_all_rows(shape, dtype, bound, tra
         assert keras.backend.standardize_dtype(found.dtype) == dtype
         want = exact[2].reshape(-1, 3).sum(0) if len(shape) > 1 else exact[2]
         np.testing.assert_allclose(np.asarray(ops.cast(found, "float64")), want, rtol=bound)
+
+
+@pytest.mark.parametrize(
+    "why, kernel", {"fit": "MatMul", "no oneDNN": "BiasAddGrad", "no fit": "BiasAddGrad", "half": "BiasAddGrad"}.items()
+)
+def test_which_biases_learn_by_a_product(monkeypatch, why, kernel):
+    monkeypatch.setattr(tracing, "one_dnn", lambda: why != "no oneDNN")
+    dtype = "float16" if why == "half" else "float32"
+
+    @tf.function(autograph=False)
+    def run(x, bias):
+        with tf.GradientTape() as tape:
+            tape.watch(bias)
+            y = functional.add_bias(x, bias)
+        return tape.gradient(y, bias)
+
+    with contextlib.nullcontext() if why == "no fit" else tracing.fusing():
+        graph = run.get_concrete_function(tf.TensorSpec((None, 3), dtype), tf.TensorSpec((3,), dtype)).graph
+    assert [op.type for op in graph.get_operations() if op.type in ("MatMul", "BiasAddGrad")] == [kernel]

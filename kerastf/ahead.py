@@ -36,7 +36,7 @@ def begin(compiled, *arguments):
 
     given = [x for x in tf.nest.flatten(arguments) if x is not None]
     shapes = [_expected(x.shape) for x in given]
-    if any(None in shape or math.prod(shape) > LARGE for shape in shapes):
+    if any(None in shape or math.prod(shape) >= LARGE for shape in shapes):
         return
     traced = compiled.get_concrete_function(*arguments)  # the one that the graph calls
     if (traced.name, *shapes) not in _begun:

@@ -78,7 +78,7 @@ def test_weights_are_those_of_a_training_that_compiles_nothing_ahead(monkeypatch
 @pytest.mark.parametrize(("shape", "begins"), [((2, 3), True), ((None, 3), False), ((2, None), False), ((2, 4), False)])
 def test_only_small_programs_of_known_shapes_begin_and_each_once(monkeypatch, shape, begins):
     asked = []
-    monkeypatch.setattr(ahead, "LARGE", 6)
+    monkeypatch.setattr(ahead, "LARGE", 8)
     monkeypatch.setattr(ahead, "_worker", lambda: types.SimpleNamespace(submit=lambda *given: asked.append(given)))
     double = tf.function(lambda x: x + x, jit_compile=True, autograph=False)
 

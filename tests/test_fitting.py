@@ -143,6 +143,18 @@ def test_only_what_keras_feeds_goes_without_the_tuner(monkeypatch, feed):
     assert trainer.TFEpochIterator._get_iterator is not plain and trainer.TFEpochIterator.__name__ == "TFEpochIterator"
 
 
+@pytest.mark.parametrize("family, options, shape", [
+    ("gpt", {"vocab_size": 5, "max_length": 4, "dim": 8, "num_layers": 1, "num_heads": 2}, (6, 3)),
+    ("word2vec", {"vocab_size": 9, "dim": 4, "head": "language_model"}, (6, 1)),
+])  # fmt: skip
+def test_fit_takes_its_arguments_in_the_order_of_keras(family, options, shape):
+    x = np.ones(shape, "int32")
+    model = kerastf.create_model(family, **options)
+    model.compile("adam", steps_per_execution=1)
+    history = model.fit(x, x, 2, 4, 0)
+    assert len(history.epoch) == 4 and int(model.optimizer.iterations) == 4 * 3
+
+
 def test_large_rows_are_fused_in_fit_alone(monkeypatch):
     made, plain = [], activations._programs
     monkeypatch.setattr(activations, "_programs", lambda function: made.append(function.__name__) or plain(function))

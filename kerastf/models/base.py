@@ -175,15 +175,15 @@ class Model(FromFeatures, Generation):
             super().__setattr__(name, value)
 
     @functools.wraps(keras.Model.fit)
-    def fit(self, x=None, y=None, **kwargs):
+    def fit(self, x=None, y=None, batch_size=None, *args, **kwargs):
         self.check_data(x, y)
         compat.build_optimizer(self)
         try:
             with (
                 replicas.mended(self), fitting.prompt_epochs(), compat.as_compiled(self), tracing.fusing(),
-                fitting.one_pass_adam(self.optimizer), ahead.expecting(x, kwargs.get("batch_size")),
+                fitting.one_pass_adam(self.optimizer), ahead.expecting(x, batch_size),
             ):  # fmt: skip
-                return super().fit(x, y, **kwargs)
+                return super().fit(x, y, batch_size, *args, **kwargs)
         except Exception:
             # A step that was traced halfway would refuse good data, too.
             self.train_function = self.test_function = None

@@ -154,11 +154,11 @@ class Word2Vec(Model):
             compat.forget_metrics(self)
 
     @functools.wraps(keras.Model.fit)
-    def fit(self, x=None, y=None, **kwargs):
+    def fit(self, x=None, y=None, *args, **kwargs):
         kwargs.setdefault("shuffle", isinstance(x, np.ndarray))  # Keras warns of a data set that it cannot shuffle
         if self.compiled and self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)  # `adagrad_rows` needs its accumulators
-        return super().fit(x, y, **kwargs)
+        return super().fit(x, y, *args, **kwargs)
 
     def check_data(self, x, y):
         if self.options["mode"] == "skip_gram":

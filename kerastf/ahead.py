@@ -4,6 +4,7 @@ import concurrent.futures
 import contextvars
 import functools
 import math
+import weakref
 
 import keras
 
@@ -12,6 +13,7 @@ from kerastf import compat
 LARGE = 2**24  # numbers of an argument from which on a program waits for the step: to be compiled it is run once
 
 _rows = contextvars.ContextVar("rows", default=None)
+_of_halves = weakref.WeakSet()  # graphs of functions that are given half of a batch
 _begun = {}  # what became of each traced program, by its name and the shapes
 
 
@@ -35,7 +37,7 @@ def begin(compiled, *arguments):
     import tensorflow as tf
 
     given = [x for x in tf.nest.flatten(arguments) if x is not None]
-    shapes = [_expected(x.shape) for x in given]
+    shapes = [expected(x.shape) for x in given]
     if any(None in shape or math.prod(shape) >= LARGE for shape in shapes):
         return
     traced = compiled.get_concrete_function(*arguments)  # the one that the graph calls
@@ -44,10 +46,26 @@ def begin(compiled, *arguments):
         _begun[traced.name, *shapes] = _worker().submit(_compile, traced, arguments, kinds)
 
 
-def _expected(shape):
+def halve(graph):
+    """Notes that the graph of a function, being traced, is given half of a batch."""
+    _of_halves.add(graph)
+
+
+def _halved(graph):
+    """Whether a graph is given half of a batch, or one that it lies in, or one that it is the gradient of."""
+    captured = getattr(graph, "external_captures", ())  # a gradient reads tensors of what it is the gradient of
+    near = {getattr(x, "graph", None) for x in captured} | {getattr(graph, "outer_graph", None)}
+    return graph in _of_halves or any(_halved(g) for g in near if g is not None)
+
+
+def expected(shape):
     """A shape with the number of rows that a batch will have, where only that is missing."""
-    shape = tuple(shape)
-    return (_rows.get(), *shape[1:]) if shape and shape[0] is None else shape
+    import tensorflow as tf
+
+    shape, rows = tuple(shape), _rows.get()
+    if not shape or shape[0] is not None or rows is None:
+        return shape
+    return (rows // 2 if _halved(tf.compat.v1.get_default_graph()) else rows, *shape[1:])
 
 
 @functools.cache

@@ -10,13 +10,14 @@ import contextvars
 import keras
 import numpy as np
 
-from kerastf import compat, tracing
+from kerastf import ahead, compat, streams, tracing
 
 BARE = frozenset(vars(keras.layers.Layer()))  # what any layer has: Keras's book-keeping, but for
 TOLD = ("_trainable", "autocast", "activity_regularizer", "_remat_mode")
 PLAIN = (int, float, str, bytes, bool, type(None))
 
 _inside = contextvars.ContextVar("inside", default=False)
+_half = contextvars.ContextVar("half", default=False)
 
 
 def call(layer, function, *tensors):
@@ -38,14 +39,39 @@ def call(layer, function, *tensors):
     if traced is None:
         traced = tracing.trace(_Apart(layer, function), whole=tracing.trains_on_cpu())
         known.append((layer, traced))
-    held = layer.trainable_variables, layer.non_trainable_variables
-    found, state, losses = traced(tensors, *([v.value for v in variables] for variables in held))
+    found, state, losses = _in_halves(layer, traced, tensors) or _run(layer, traced, tensors)
     if losses:
         layer.add_loss(losses)
     for variable, value in zip(layer.non_trainable_variables, state, strict=True):
         if value is not None:
             variable.assign(value)
     return found
+
+
+def _run(layer, traced, tensors, state=None):
+    """What the traced function gives for the tensors and the layer's weights, and its state unless another is given."""
+    state = [None] * len(layer.non_trainable_variables) if state is None else state
+    other = [v.value if x is None else x for v, x in zip(layer.non_trainable_variables, state, strict=True)]
+    found, changed, losses = traced(tensors, [v.value for v in layer.trainable_variables], other)
+    return found, [old if new is None else new for old, new in zip(state, changed, strict=True)], losses
+
+
+def _in_halves(layer, traced, tensors):
+    """As `_run`, each half of the batch by itself; None where that does not pay or gives something else.
+
+    A loss that a layer adds is of the whole batch, and so is a state other than that of random numbers.
+    """
+    if not streams.divides(tensors):
+        return None
+    first, second = streams.halves(tensors)
+    with compat.switched(_half, True):
+        found, state, losses = _run(layer, traced, first)
+    seeds = {id(v) for v in layer.non_trainable_variables} - {id(v) for v in layer.non_trainable_weights}
+    changed = {id(v) for v, x in zip(layer.non_trainable_variables, state, strict=True) if x is not None}
+    if losses or changed - seeds:
+        return None
+    other, state, _ = _run(layer, traced, second, state)
+    return streams.join([found, other]), state, losses
 
 
 class _Apart:
@@ -55,6 +81,8 @@ class _Apart:
         self.layer, self.function = layer, function
 
     def __call__(self, tensors, trainable, other):
+        if _half.get():
+            ahead.halve(tracing.graph())
         held = [*self.layer.trainable_variables, *self.layer.non_trainable_variables]
         given = list(zip(held, [*trainable, *other], strict=True))
         with compat.switched(_inside, True), keras.StatelessScope(given, collect_losses=True) as scope:

@@ -235,6 +235,15 @@ def test_norm_over_the_batch():
     assert failures(lambda: check_block("norm", OverBatch, only=["batch"])) == ["batch"]
 
 
+def test_norm_over_the_batch_in_training_alone():
+    @planted("norm", RMSNorm, supports=("causal",))
+    class OverBatchInTraining:
+        def call(self, x, training=None):
+            return RMSNorm.call(self, x - ops.mean(x, axis=0, keepdims=True) if training else x)
+
+    assert failures(lambda: check_block("norm", OverBatchInTraining, only=["batch"])) == ["batch"]
+
+
 def test_randomness_in_inference():
     @planted("norm", RMSNorm, supports=("causal",))
     class Noisy:

@@ -52,10 +52,8 @@ def halve(graph):
 
 
 def _halved(graph):
-    """Whether a graph is given half of a batch, or one that it lies in, or one that it is the gradient of."""
-    captured = getattr(graph, "external_captures", ())  # a gradient reads tensors of what it is the gradient of
-    near = {getattr(x, "graph", None) for x in captured} | {getattr(graph, "outer_graph", None)}
-    return graph in _of_halves or any(_halved(g) for g in near if g is not None)
+    """Whether a graph is given half of a batch, or one around it; around a function's gradient is the function."""
+    return graph is not None and (graph in _of_halves or _halved(getattr(graph, "outer_graph", None)))
 
 
 def expected(shape):

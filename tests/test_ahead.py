@@ -1,5 +1,6 @@
 """Programs are compiled while the step is traced: once, for the shapes of the step, and without a trace in the weights."""
 
+import collections
 import json
 import os
 import re
@@ -32,7 +33,7 @@ feeds = {
     "arrays": lambda: model.fit(x, x, batch_size=3, verbose=0),
     "few arrays": lambda: model.fit(x[:3], x[:3], verbose=0),
     "dataset": lambda: model.fit(tf.data.Dataset.from_tensors((x, x)).repeat(2), verbose=0),
-    "arrays in halves": lambda: model.fit(x, x, batch_size=2, verbose=0),
+    "few arrays in halves": lambda: model.fit(x[:4], x[:4], verbose=0),
     "dataset in halves": lambda: model.fit(tf.data.Dataset.from_tensors((x, x)).repeat(2), verbose=0),
 }
 feeds[sys.argv[1]]()
@@ -41,17 +42,16 @@ assert not any(future.exception() for future in ahead._begun.values())
 """
 
 
-@pytest.mark.parametrize("feed", ["arrays", "few arrays", "dataset", "arrays in halves", "dataset in halves"])
+@pytest.mark.parametrize("feed", ["arrays", "few arrays", "dataset", "few arrays in halves", "dataset in halves"])
 def test_what_is_compiled_ahead_is_not_compiled_again_by_the_step(feed):
     told = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "device_compilation_profiler=1"}
     ran = subprocess.run(
         [sys.executable, "-c", TRAINING, feed, json.dumps(SMALL)], capture_output=True, text=True, check=True,
         env={**os.environ, **told},
     )  # fmt: skip
-    begun = ran.stdout.split()
-    compiled = re.findall(r"Compiled (\S+) (\d+) times", ran.stderr)
-    assert {name for name, _ in compiled} == set(begun) and len(begun) > 5
-    assert {times for _, times in compiled} == {"1"}
+    begun = collections.Counter(ran.stdout.split())  # some for halves of a batch, and for the whole
+    compiled = collections.Counter(re.findall(r"Compiled (\S+) \d+ times", ran.stderr))
+    assert compiled == begun and len(begun) > 5
 
 
 @pytest.fixture

@@ -90,7 +90,9 @@ def test_layers_take_the_halves_of_the_layer_before(joined):
 
 
 def test_each_half_has_random_numbers_of_its_own_and_the_next_step_others(joined):
-    layer = TransformerLayer({"name": "multi_head", "num_heads": 2, "dropout": 0.5}, feedforward={"name": "mlp", "dropout": 0.5})
+    layer = TransformerLayer(
+        {"name": "multi_head", "num_heads": 2, "dropout": 0.5}, feedforward={"name": "mlp", "dropout": 0.5}
+    )
     half = np.random.default_rng(0).normal(size=(2, 5, 16)).astype("float32")
     x = np.concatenate([half, half])
     layer.build(x.shape)

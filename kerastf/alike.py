@@ -51,7 +51,8 @@ def call(layer, function, *tensors):
 def _run(layer, traced, tensors, state=None):
     """What the traced function gives for the tensors and the layer's weights, and its state unless another is given."""
     state = [None] * len(layer.non_trainable_variables) if state is None else state
-    other = [v.value if x is None else x for v, x in zip(layer.non_trainable_variables, state, strict=True)]
+    pairs = zip(layer.non_trainable_variables, state, strict=True)
+    other = [tracing.read(v) if x is None else x for v, x in pairs]
     found, changed, losses = traced(tensors, [v.value for v in layer.trainable_variables], other)
     return found, [old if new is None else new for old, new in zip(state, changed, strict=True)], losses
 
@@ -61,7 +62,7 @@ def _in_halves(layer, traced, tensors):
 
     A loss that a layer adds is of the whole batch, and so is a state other than that of random numbers.
     """
-    if not streams.divides(tensors):
+    if not streams.divides(tensors, layer.trainable_variables):
         return None
     first, second = streams.halves(tensors)
     with compat.switched(_half, True):

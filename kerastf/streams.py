@@ -9,14 +9,20 @@ import os
 
 from kerastf import ahead, tracing
 
-LARGE = 2**17  # numbers of a half from which on its operations are worth their calls
+LARGE = 2**17  # numbers of a half from which on its operations are worth their calls,
+RATIO = 1  # and numbers of the batch for each of the layer's weights
 
 
-def divides(tensors):
+def divides(tensors, weights):
     """Whether what a layer is given in a step being traced goes through it in halves.
+
+    The gradients of the weights are computed for each half and added, and each half is a call more to be made ready for
+    the first step: a GPT-2 of few tokens starts a tenth later and wins nothing. So the batch has at least as many
+    numbers as the layer.
 
     Args:
         tensors: The batch `(B, .., C)`, then masks and the like, or None.
+        weights: The variables that learn.
     """
     if not (tracing.trains_on_cpu() and tracing.one_dnn() and (os.cpu_count() or 1) > 1):
         return False
@@ -24,7 +30,8 @@ def divides(tensors):
     rows, *sizes = ahead.expected(x.shape)
     if rows is None or rows % 2 or None in sizes or any(t is not None and t.shape[0] != x.shape[0] for t in tensors):
         return False
-    return rows // 2 * math.prod(sizes) >= LARGE
+    numbers = rows * math.prod(sizes)
+    return numbers >= 2 * LARGE and numbers >= RATIO * sum(math.prod(v.shape) for v in weights)
 
 
 def halves(tensors):

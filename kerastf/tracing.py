@@ -141,6 +141,13 @@ def trace(function, whole=False):
     return tf.function(function, autograph=False, reduce_retracing=False, **kept)
 
 
+def read(variable):
+    """The value of a Keras variable as a tensor, for which a function need not be traced anew. TensorFlow only."""
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(variable.value)
+
+
 @functools.cache
 def shared(function, **settings):
     """A function of tensors that is traced once for all its calls with the same shapes and settings, on TensorFlow.

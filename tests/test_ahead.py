@@ -25,7 +25,7 @@ import kerastf
 from kerastf import ahead, fitting, streams, tracing
 
 tracing.one_dnn, fitting.MANY = lambda: True, 2**16
-streams.LARGE = 1 if "halves" in sys.argv[1] else 2**60
+streams.LARGE, streams.RATIO = (1, 0) if "halves" in sys.argv[1] else (2**60, 1)
 model = kerastf.create_model("gpt", **json.loads(sys.argv[2]))
 model.compile("adamw")
 x = np.ones((6, 128), "int32")

@@ -28,6 +28,7 @@ def joined(monkeypatch):
     found, plain = [], streams.join
     monkeypatch.setattr(streams, "join", lambda parts: found.append(parts) or plain(parts))
     monkeypatch.setattr(streams, "LARGE", 1)
+    monkeypatch.setattr(streams, "RATIO", 0)
     monkeypatch.setattr(streams.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(tracing, "one_dnn", lambda: True)
     return found
@@ -157,12 +158,29 @@ def test_batches_of_an_even_and_large_number_of_rows_are_divided(monkeypatch, jo
     @tf.function(input_signature=given, autograph=False)
     def step(*tensors):
         left = iter(tensors)
-        found.append(streams.divides([next(left) if shape else None for shape in shapes]))
+        found.append(streams.divides([next(left) if shape else None for shape in shapes], []))
         return tensors
 
     with tracing.fusing(), ahead.expecting(np.ones((rows, 1)) if rows else None, rows):
         step.get_concrete_function()
     assert found == [divided]
+
+
+@pytest.mark.parametrize(("weights", "divided"), [((4, 6), True), ((5, 5), False)])
+def test_a_layer_with_more_weights_than_the_batch_has_numbers_takes_it_whole(monkeypatch, joined, weights, divided):
+    monkeypatch.setattr(streams, "RATIO", 1)
+    with tracing.fusing():
+        found = tf.function(lambda x: tf.constant(streams.divides([x], [tf.ones(weights)])), autograph=False)(
+            tf.ones((4, 6))
+        )
+    assert bool(found) == divided
+
+
+def test_layers_that_share_a_trace_share_it_for_both_halves(monkeypatch, joined):
+    traced, plain = [], alike._Apart.__call__
+    monkeypatch.setattr(alike._Apart, "__call__", lambda self, *given: traced.append(self) or plain(self, *given))
+    trained("gpt", static=True, dropout=0.1)
+    assert len(joined) == 3 and len(traced) == 1
 
 
 @pytest.mark.parametrize("where", ["outside of fit", "one core", "no oneDNN"])
@@ -175,7 +193,7 @@ def test_nothing_is_divided_where_nothing_is_won(monkeypatch, joined, where):
 
     @tf.function(autograph=False)
     def step(x):
-        found.append(streams.divides([x]))
+        found.append(streams.divides([x], []))
         return x
 
     with contextlib.nullcontext() if where == "outside of fit" else tracing.fusing():

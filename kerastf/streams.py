@@ -9,7 +9,7 @@ import os
 
 from kerastf import ahead, tracing
 
-LARGE = 2**17  # numbers of a half from which on its operations are worth their calls,
+LARGE = 2**18  # numbers of a half from which on its operations are worth their calls,
 RATIO = 1  # and numbers of the batch for each of the layer's weights
 
 

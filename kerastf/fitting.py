@@ -83,7 +83,10 @@ def one_graph(model, step, nested):
             return step(batch)
 
     def function(iterator):
-        return taken(iterator) if isinstance(iterator, tf.data.Iterator) else nested(iterator)
+        if not isinstance(iterator, tf.data.Iterator):
+            return nested(iterator)
+        with tracing.fewer_passes():
+            return taken(iterator)
 
     return function
 

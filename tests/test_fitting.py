@@ -1,6 +1,10 @@
 """What is done differently in `fit` does what Keras and TensorFlow do."""
 
 import contextlib
+import os
+import re
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -9,6 +13,7 @@ import tensorflow as tf
 from arrays import arrays
 from keras import ops
 from keras.src.backend.tensorflow import trainer
+from tensorflow.python.eager import context
 
 import kerastf
 from kerastf import compat, fitting, tracing
@@ -245,6 +250,48 @@ def test_what_needs_two_graphs_has_them(setting):
     assert fitting.one_graph(model, model.train_step, nested) is nested
     model.compile()
     assert fitting.one_graph(model, model.train_step, nested) is not nested
+
+
+OPTIMIZED = """
+import sys
+import numpy as np, tensorflow as tf
+from tensorflow.python.eager import context
+import kerastf
+
+if sys.argv[1:]:
+    tf.config.optimizer.set_experimental_options({name: True for name in sys.argv[1:]})
+before = context.context().function_call_options
+model = kerastf.create_model("gpt", vocab_size=11, dim=8, num_layers=1, num_heads=2, max_length=8)
+model.compile()
+x = np.zeros((6, 8), "int32")
+model.fit(x, x, epochs=2, verbose=0)
+assert context.context().function_call_options is before
+"""
+
+
+@pytest.mark.parametrize("chosen", [[], ["layout_optimizer"]], ids=str)
+def test_the_graph_optimizer_goes_through_a_step_once(chosen):
+    told = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "meta_optimizer=1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", OPTIMIZED, *chosen], capture_output=True, text=True, check=True,
+        env={**os.environ, **told},
+    )  # fmt: skip
+    passes = [
+        re.findall(r"\] (\w+): Graph size", item)
+        for item in ran.stderr.split("Starting optimization for grappler item")
+    ]
+    found = [names for names in passes if "constant_folding" in names]  # a step, its layer, and the layer's gradient
+    assert len(found) == 3
+    for names in found:
+        assert names.count("constant_folding") == names.count("remapper") == 1
+        assert "memory_optimizer" not in names and ("layout" in names) == bool(chosen)
+
+
+def test_on_an_accelerator_the_graph_optimizer_does_what_it_always_does(monkeypatch):
+    monkeypatch.setattr(tracing, "on_accelerator", lambda: True)
+    before = context.context().function_call_options
+    with tracing.fewer_passes():
+        assert context.context().function_call_options is before
 
 
 def test_a_step_of_the_users_own_is_taken():

@@ -86,6 +86,25 @@ def test_import_is_light():
     assert loaded == "[]"
 
 
+def test_annotations_are_compiled_once_while_keras_is_imported():
+    code = """
+import collections, sys, typing
+
+texts, watching = collections.Counter(), [True]
+def count(event, given):
+    if event == "compile" and given[1] == "<string>" and watching[0]:
+        texts[given[0]] += 1
+sys.addaudithook(count)
+import kerastf, keras
+watching[0] = False
+assert "compile" not in vars(typing)
+asked = [text for text in texts if text and b"_atypes." in text]
+print(len(asked), max(texts[text] for text in asked))
+"""
+    different, most = map(int, run(code).split())
+    assert different > 10 and most == 1
+
+
 def test_listing_imports_no_plugin():
     loaded = run("import kerastf, sys; kerastf.list_blocks(); print('kerastf_linear_attention' in sys.modules)")
     assert loaded == "False"

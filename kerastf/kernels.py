@@ -69,7 +69,8 @@ def summed_rows(x):
 
     if _by_product(x):
         rows = tf.reshape(x, (-1, x.shape[-1]))
-        return tf.reshape(tf.matmul(tf.ones((1, tf.shape(rows)[0])), rows), (x.shape[-1],))
+        number = rows.shape[0] or tf.shape(rows)[0]
+        return tf.squeeze(tf.matmul(tf.ones((1, number)), rows), 0)
     return tf.raw_ops.BiasAddGrad(out_backprop=x)
 
 

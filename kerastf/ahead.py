@@ -46,6 +46,11 @@ def begin(compiled, *arguments):
         _begun[traced.name, *shapes] = _worker().submit(_compile, traced, arguments, kinds)
 
 
+def meanwhile(functions):
+    """Calls the functions one after another on another core; returns a future."""
+    return _worker().submit(lambda: [function() for function in functions])
+
+
 def halve(graph):
     """Notes that the graph of a function, being traced, is given half of a batch."""
     _of_halves.add(graph)

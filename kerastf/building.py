@@ -1,6 +1,7 @@
 """Layers and variables, made in less time; they come out the same."""
 
 import contextlib
+import contextvars
 import functools
 import inspect
 import itertools
@@ -13,9 +14,11 @@ from typing import Any
 # What holds no weight, and cannot come to hold one.
 PLAIN = (type(None), bool, int, float, str, types.FunctionType, inspect.Signature)
 
+_postponed: contextvars.ContextVar[list[Callable[[], Any]] | None] = contextvars.ContextVar("postponed", default=None)
+
 
 @contextlib.contextmanager
-def quickly() -> Iterator[None]:
+def quickly(postponed: list[Callable[[], Any]] | None = None) -> Iterator[None]:
     """Within the block, layers and variables are made in less time on TensorFlow; elsewhere nothing changes.
 
     Why: whatever is assigned to a layer is examined for weights by Keras and twice by TensorFlow, and nearly all of it
@@ -23,6 +26,10 @@ def quickly() -> Iterator[None]:
     variable with a new name is a new kernel to TensorFlow, which takes twice as long to make as the rest of the
     variable; here all of them have one name. It is TensorFlow's own: what Keras calls a variable, and where it says
     it stands, are as ever.
+
+    Args:
+        postponed: Is given functions that fill variables, on TensorFlow; these hold nothing until then. By default each
+            is filled when it is made.
     """
     import keras
 
@@ -35,8 +42,12 @@ def quickly() -> Iterator[None]:
         with tf.name_scope(""):  # the name would begin with that of the scope
             return make(**{**options, "name": "variable"})
 
-    with _shortcuts.open(), tf.variable_creator_scope(nameless):
-        yield
+    token = _postponed.set(postponed)
+    try:
+        with _shortcuts.open(), tf.variable_creator_scope(nameless):
+            yield
+    finally:
+        _postponed.reset(token)
 
 
 class _Variables:
@@ -59,16 +70,31 @@ class _Variables:
             if len(creators) != 1 or not tf.executing_eagerly() or isinstance(value, tf.Variable):
                 whole(variable, value)  # others have a say: a strategy, a graph
                 return
-            value = value() if callable(value) else value
-            if not isinstance(value, tf.Tensor) or value.dtype != variable._dtype:
-                value = tf.convert_to_tensor(value, variable._dtype)
-            kind = (tuple(value.shape), value.dtype, variable.trainable, variable.aggregation, variable.synchronization)
+            dtype = variable._dtype
+
+            def made() -> Any:
+                found = value() if callable(value) else value
+                return (
+                    found
+                    if isinstance(found, tf.Tensor) and found.dtype == dtype
+                    else tf.convert_to_tensor(found, dtype)
+                )
+
+            left = _postponed.get() if callable(value) else None
+            tensor = made() if left is None else None
+            shape = tuple(variable._shape if tensor is None else tensor.shape)
+            kind = shape, dtype, variable.trainable, variable.aggregation, variable.synchronization
             pattern = self.patterns.get(kind)
             if pattern is None:
-                whole(variable, value)
+                whole(variable, value if tensor is None else tensor)
                 self.patterns[kind] = self.pattern(variable._value)
+                return
+            variable._value = self.like(pattern, shape, dtype)
+            fill = functools.partial(tf.raw_ops.AssignVariableOp, resource=variable._value.handle)
+            if left is None:
+                fill(value=tensor)
             else:
-                variable._value = self.like(pattern, value)
+                left.append(lambda: fill(value=made()))
 
         return initialise
 
@@ -80,18 +106,18 @@ class _Variables:
             return None
         return type(first), common, first.handle._name, first.handle._handle_data
 
-    def like(self, pattern: Any, value: Any) -> Any:
+    def like(self, pattern: Any, shape: Any, dtype: str) -> Any:
+        """A variable that is still to be filled."""
         cls, common, name, data = pattern
         variable = object.__new__(cls)
         variable.__dict__.update(common)
         variable._unique_id = f"{name}_{next(self.numbers)}"
         variable._handle = handle = self.tf.raw_ops.VarHandleOp(
-            dtype=value.dtype, shape=value.shape, shared_name=self.shared_name, debug_name="variable"
+            dtype=dtype, shape=shape, shared_name=self.shared_name, debug_name="variable"
         )
         handle._handle_data = data
         handle._parent_trackable = weakref.ref(variable)
         handle._name, handle._unique_id = name, variable._unique_id
-        self.tf.raw_ops.AssignVariableOp(resource=handle, value=value)
         return variable
 
 

@@ -324,10 +324,14 @@ def settle(model):
         model.jax_state_sync()
 
 
-def build_optimizer(model):
+def build_optimizer(model, postponed=None):
     """Makes the variables of a compiled model's optimizer, as the first step of `fit` would.
 
     Why: on TensorFlow, a step that makes variables while it is traced is traced twice.
+
+    Args:
+        model: The model.
+        postponed: As `building.quickly` takes it.
     """
     if keras.backend.backend() == "tensorflow" and model.compiled and model.optimizer is not None:
         import tensorflow as tf
@@ -336,7 +340,7 @@ def build_optimizer(model):
         here = strategy is tf.distribute.get_strategy()  # as without any; to enter it would only make variables dearer
         with contextlib.nullcontext() if here else strategy.scope():
             if not model.optimizer.built:
-                with building.quickly():
+                with building.quickly(postponed):
                     model.optimizer.build(model.trainable_variables)
 
 

@@ -7,7 +7,7 @@ import os
 
 import keras
 
-from kerastf import ahead, tracing
+from kerastf import ahead, compat, tracing
 
 
 def reuse_memory():
@@ -66,13 +66,11 @@ def one_graph(model, step, nested):
         step: Takes a batch.
         nested: Keras's function of `step`: it takes an iterator.
     """
-    if keras.backend.backend() != "tensorflow":
-        return nested
-    plain = not model.jit_compile and not model.run_eagerly and model.steps_per_execution == 1
-    if not plain or model._distribute_strategy is not None:
+    if not in_one_graph(model):
         return nested
     import tensorflow as tf
 
+    training, filling = step == model.train_step, []
     step = model._autoconvert_optionals(step)
 
     @functools.partial(tf.function, reduce_retracing=True, autograph=False)
@@ -80,15 +78,46 @@ def one_graph(model, step, nested):
         batch = iterator.get_next()
         # Where there is no next one, what needs no batch must not happen either: the count of steps, seeds.
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-            return step(batch)
+            found = step(batch)
+        filled()
+        return found
+
+    def filled():
+        while filling:
+            filling.pop().result()
 
     def function(iterator):
         if not isinstance(iterator, tf.data.Iterator):
             return nested(iterator)
-        with tracing.fewer_passes():
-            return taken(iterator)
+        if training and not model.optimizer.built:
+            filling.append(_build_meanwhile(model))
+        try:
+            with tracing.fewer_passes():
+                return taken(iterator)
+        finally:
+            filled()
 
     return function
+
+
+def in_one_graph(model):
+    """Whether nothing needs two graphs, so that `one_graph` makes one."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    plain = not model.jit_compile and not model.run_eagerly and model.steps_per_execution == 1
+    return plain and model._distribute_strategy is None
+
+
+def _build_meanwhile(model):
+    """Makes the optimizer's variables; returns a future of their being filled with zeros.
+
+    Why: memory that nobody has touched yet takes its time; for GPT-2 half a second, in which the step can be traced.
+    """
+    inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    of_keras = type(inner) in (keras.optimizers.Adam, keras.optimizers.AdamW)  # which read nothing before the step
+    left = [] if of_keras else None
+    compat.build_optimizer(model, left)
+    return ahead.meanwhile(left or [])
 
 
 @contextlib.contextmanager

@@ -115,6 +115,27 @@ def test_two_threads_may_build():
 
 
 @tensorflow
+def test_variables_may_be_filled_later():
+    left = []
+    with building.quickly(left):
+        made = [
+            keras.Variable("ones", shape=(3, 5), dtype="float32", trainable=t, name="made") for t in (True, False) * 3
+        ]
+        given = [keras.Variable(np.full((3, 5), i, "float32")) for i in range(2)]
+    assert len(left) == 4  # the first of a kind is a pattern
+    for variable, value in zip(given, (0, 1), strict=True):
+        np.testing.assert_array_equal(variable, np.full((3, 5), value))
+    assert [v.shape for v in made] == [(3, 5)] * 6 and [v.trainable for v in made] == [True, False] * 3
+    assert made[-1].numpy().shape == (0,)  # so it is for TensorFlow
+    for fill in left:
+        fill()
+    for number, variable in enumerate(made):
+        np.testing.assert_array_equal(variable, np.ones((3, 5)))
+        variable.assign(np.full((3, 5), number, "float32"))
+    assert [float(v[0, 0]) for v in made] == [*range(6)]
+
+
+@tensorflow
 def test_variables_are_one_kernel():
     with building.quickly():
         first, second = (keras.layers.Dense(2, name=n) for n in ("first", "second"))

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import keras
 import numpy as np
@@ -16,7 +17,7 @@ from keras.src.backend.tensorflow import trainer
 from tensorflow.python.eager import context
 
 import kerastf
-from kerastf import compat, fitting, tracing
+from kerastf import ahead, compat, fitting, tracing
 from kerastf.functional import activations
 from kerastf.models.gpt import GPT
 
@@ -250,6 +251,87 @@ def test_what_needs_two_graphs_has_them(setting):
     assert fitting.one_graph(model, model.train_step, nested) is nested
     model.compile()
     assert fitting.one_graph(model, model.train_step, nested) is not nested
+
+
+class Seen(keras.callbacks.Callback):
+    """Whether the optimizer has variables, before and after a training, and what they hold after the first step."""
+
+    def on_train_begin(self, logs=None):
+        self.before = self.model.optimizer.built
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.after = [ops.convert_to_numpy(v) for v in self.model.optimizer.variables]
+
+
+def with_a_slow_start(monkeypatch, optimizer, setting):
+    """What `Seen` saw of a step, where the other core takes its time; and how many variables were left to it."""
+    left, plain = [], ahead.meanwhile
+
+    def meanwhile(functions):
+        left.extend(functions)
+        return plain([lambda: time.sleep(1), *functions])
+
+    monkeypatch.setattr(ahead, "meanwhile", meanwhile)
+    keras.utils.set_random_seed(1)
+    model = kerastf.create_model("gpt", vocab_size=11, dim=8, num_layers=2, num_heads=2, max_length=8, dropout=0.0)
+    model.compile(optimizer=optimizer, **setting)
+    x, seen = np.arange(16).reshape(2, 8) % 11, Seen()
+    model.fit(x, x, callbacks=[seen], verbose=0)
+    return seen, len(left), model
+
+
+@pytest.mark.parametrize("make", [
+    keras.optimizers.Adam, lambda: keras.optimizers.AdamW(use_ema=True),
+    lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.AdamW()),
+])  # fmt: skip
+def test_a_step_waits_for_the_zeros_of_its_optimizer(monkeypatch, make):
+    seen, left, _ = with_a_slow_start(monkeypatch, make(), {})
+    assert not seen.before and left > 20
+    plain, none, _ = with_a_slow_start(monkeypatch, make(), {"steps_per_execution": 2})
+    assert plain.before and none == 0
+    assert len(seen.after) == len(plain.after) > left
+    for a, b in zip(seen.after, plain.after, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
+
+
+def test_other_optimizers_have_their_zeros_at_once(monkeypatch):
+    seen, left, _ = with_a_slow_start(monkeypatch, keras.optimizers.SGD(momentum=0.9), {})
+    assert not seen.before and left == 0 and len(seen.after) > 20
+
+
+def test_zeros_come_where_a_step_cannot_be_traced(monkeypatch):
+    class Wrong(GPT):
+        def train_step(self, data):
+            raise ZeroDivisionError
+
+    model = Wrong(vocab_size=11, dim=8, num_layers=1, num_heads=2, max_length=8)
+    model.compile(optimizer="adam")
+    x, plain = np.zeros((2, 8), "int32"), ahead.meanwhile
+    monkeypatch.setattr(ahead, "meanwhile", lambda functions: plain([lambda: time.sleep(1), *functions]))
+    with pytest.raises(ZeroDivisionError):
+        model.fit(x, x, verbose=0)
+    assert len(model.optimizer.variables) > 20
+    for v in model.optimizer.variables[2:]:
+        np.testing.assert_array_equal(ops.convert_to_numpy(v), np.zeros(v.shape))
+
+
+def test_a_lack_of_memory_for_the_optimizer_is_told(monkeypatch):
+    def fails():
+        raise MemoryError("no room")
+
+    plain = ahead.meanwhile
+    monkeypatch.setattr(ahead, "meanwhile", lambda functions: plain([*functions, fails]))
+    model = kerastf.create_model("gpt", vocab_size=11, dim=8, num_layers=1, num_heads=2, max_length=8)
+    model.compile(optimizer="adam")
+    with pytest.raises(MemoryError, match="no room"):
+        model.fit(np.zeros((2, 8), "int32"), np.zeros((2, 8), "int32"), verbose=0)
+
+
+def test_an_evaluation_makes_no_optimizer():
+    model = kerastf.create_model("gpt", vocab_size=11, dim=8, num_layers=1, num_heads=2, max_length=8)
+    model.compile(optimizer="adam")
+    model.evaluate(np.zeros((2, 8), "int32"), np.zeros((2, 8), "int32"), verbose=0)
+    assert not model.optimizer.built
 
 
 OPTIMIZED = """

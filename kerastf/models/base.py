@@ -177,7 +177,8 @@ class Model(FromFeatures, Generation):
     @functools.wraps(keras.Model.fit)
     def fit(self, x=None, y=None, batch_size=None, *args, **kwargs):
         self.check_data(x, y)
-        compat.build_optimizer(self)
+        if not fitting.in_one_graph(self):
+            compat.build_optimizer(self)
         try:
             with (
                 replicas.mended(self), fitting.prompt_epochs(), compat.as_compiled(self), tracing.fusing(),

@@ -40,6 +40,7 @@ class Contestant:
         settings = CONTESTANTS[name]
         folders = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(f for f in folders if f)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what pip installs has its bytecode; so has ours then
         environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         if "backend" in settings:
             environment["KERAS_BACKEND"] = settings["backend"]

@@ -74,11 +74,8 @@ class _Variables:
 
             def made() -> Any:
                 found = value() if callable(value) else value
-                return (
-                    found
-                    if isinstance(found, tf.Tensor) and found.dtype == dtype
-                    else tf.convert_to_tensor(found, dtype)
-                )
+                as_it_is = isinstance(found, tf.Tensor) and found.dtype == dtype
+                return found if as_it_is else tf.convert_to_tensor(found, dtype)
 
             left = _postponed.get() if callable(value) else None
             tensor = made() if left is None else None

@@ -84,13 +84,14 @@ def one_graph(model, step, nested):
 
     def filled():
         while filling:
-            filling.pop().result()
+            filling[0].result()
+            filling.pop()  # not before: who interrupts the trace must not interrupt the wait
 
     def function(iterator):
         if not isinstance(iterator, tf.data.Iterator):
             return nested(iterator)
         if training and not model.optimizer.built:
-            filling.append(_build_meanwhile(model))
+            filling.extend(_build_meanwhile(model))
         try:
             with tracing.fewer_passes():
                 return taken(iterator)
@@ -109,15 +110,19 @@ def in_one_graph(model):
 
 
 def _build_meanwhile(model):
-    """Makes the optimizer's variables; returns a future of their being filled with zeros.
+    """Makes the optimizer's variables; returns futures of their being filled with zeros, where that is left to others.
 
     Why: memory that nobody has touched yet takes its time; for GPT-2 half a second, in which the step can be traced.
     """
-    inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    of_keras = type(inner) in (keras.optimizers.Adam, keras.optimizers.AdamW)  # which read nothing before the step
-    left = [] if of_keras else None
+    left = None if _adam_of(model.optimizer) is None else []  # others may read their variables as soon as they are made
     compat.build_optimizer(model, left)
-    return ahead.meanwhile(left or [])
+    return [ahead.meanwhile(left)] if left else []
+
+
+def _adam_of(optimizer):
+    """Keras's Adam or AdamW that an optimizer is, or scales the loss for; else None."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return inner if type(inner) in (keras.optimizers.Adam, keras.optimizers.AdamW) else None
 
 
 @contextlib.contextmanager
@@ -126,12 +131,8 @@ def one_pass_adam(optimizer):
 
     Why: Keras writes a dozen tensors as large as the variable down on the way, a quarter of a step of GPT-2.
     """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if (
-        keras.backend.backend() != "tensorflow"
-        or type(inner) not in (keras.optimizers.Adam, keras.optimizers.AdamW)
-        or inner.amsgrad
-    ):
+    inner = _adam_of(optimizer)
+    if keras.backend.backend() != "tensorflow" or inner is None or inner.amsgrad:
         yield
         return
     import tensorflow as tf

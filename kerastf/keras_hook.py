@@ -47,7 +47,7 @@ def register_all(saving: Any) -> None:
 def _compiled_once() -> Iterator[None]:
     """Within the block, `typing` compiles each annotation in quotes once.
 
-    Why: TensorFlow's modules hold 18,000 of them, 111 of which differ. It saves a twelfth of the import.
+    Why: TensorFlow's modules hold 18,000 of them, 111 of which differ. It saves 0.2 s of the 2.5 that the import takes.
     """
     known = vars(typing)
     if "compile" in known:

@@ -130,9 +130,9 @@ def graph():
 def fewer_passes():
     """Within the block, TensorFlow's graph optimizer goes once through a function that is called, on a CPU.
 
-    Why: it goes through each twice, and the second time finds nothing; and it looks for memory to be swapped and images
-    to be turned, as GPUs need it. That takes a tenth of the way to the first step of gpt.nano. What the user has set
-    stays.
+    Why: it goes through each twice, and the second time finds next to nothing; and it looks for memory to be swapped
+    and images to be turned, as GPUs need it. That takes a tenth of the way to the first step of gpt.nano. What the user
+    has set stays.
     """
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import context

@@ -327,6 +327,24 @@ def test_a_lack_of_memory_for_the_optimizer_is_told(monkeypatch):
         model.fit(np.zeros((2, 8), "int32"), np.zeros((2, 8), "int32"), verbose=0)
 
 
+def test_who_interrupts_the_trace_does_not_interrupt_the_zeros(monkeypatch):
+    class Interrupted:
+        asked = 0
+
+        def result(self):
+            self.asked += 1
+            if self.asked == 1:
+                raise KeyboardInterrupt
+
+    future = Interrupted()
+    monkeypatch.setattr(ahead, "meanwhile", lambda functions: [f() for f in functions] and future)
+    model = kerastf.create_model("gpt", vocab_size=11, dim=8, num_layers=1, num_heads=2, max_length=8)
+    model.compile(optimizer="adam")
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(np.zeros((2, 8), "int32"), np.zeros((2, 8), "int32"), verbose=0)
+    assert future.asked == 2
+
+
 def test_an_evaluation_makes_no_optimizer():
     model = kerastf.create_model("gpt", vocab_size=11, dim=8, num_layers=1, num_heads=2, max_length=8)
     model.compile(optimizer="adam")

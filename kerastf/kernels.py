@@ -224,7 +224,7 @@ def attention_of_one(query, key, value, state, index, scale):
 WIDEST = 2**15  # numbers of a row that the threads of one program can hold
 
 
-def normalised(x, gain, shift, *, epsilon, dtype):
+def normalised(x, gain, shift, *, epsilon, dtype, beside=False):
     """Layer normalisation as `functional.normalise` gives it, on JAX with a GPU; None elsewhere.
 
     Why: XLA needs two programs for it and three for its gradient, each of which reads the numbers again; 3 % of a step
@@ -236,7 +236,8 @@ def normalised(x, gain, shift, *, epsilon, dtype):
 
     shift = ops.zeros_like(gain) if shift is None else shift
     flat = ops.reshape(x, (-1, x.shape[-1]))
-    return ops.reshape(rows.normalised(flat, gain, shift, epsilon, dtype), x.shape)
+    found = rows.normalised(flat, gain, shift, epsilon, dtype, beside)
+    return tuple(ops.reshape(y, x.shape) for y in found) if beside else ops.reshape(found, x.shape)
 
 
 def widened(x):
@@ -262,11 +263,14 @@ def idle_classes(classes):
     return -classes % 128 if _jax_on_gpu() else 0
 
 
+GROUPS = 16  # of columns from which on it pays to find the highest of each first
+
+
 def cross_entropies(logits, labels, classes, *, training=True):
     """Of logits `(N, V)` and integer labels: cross-entropies `(N,)`, slopes `(N, V)`, likeliest classes `(N,)`.
 
     Why: one kernel of TensorFlow finds the first two; the gradient that it would find later needs the logits until
-    then. On a CPU it computes one exponential after the other, which takes thrice as long as whole passes. Keras's
+    then. On a CPU it computes one exponential after the other, which takes several times as long as softmax. Keras's
     argmax looks for negative zeros first, five passes over the logits. On JAX with a GPU XLA needs three passes over
     them.
 
@@ -280,9 +284,9 @@ def cross_entropies(logits, labels, classes, *, training=True):
         import tensorflow as tf
 
         logits = tf.cast(logits, "float32")
-        chosen = tf.argmax(logits, axis=-1, output_type="int32")
         if training and tracing.trains_on_cpu():
-            return *_in_place(logits, labels, chosen), chosen
+            return _in_place(logits, labels)
+        chosen = tf.argmax(logits, axis=-1, output_type="int32")
         (last,) = tied((logits,), chosen)  # nobody reads the logits afterwards, so the slopes take their place
         losses, slopes = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=last, labels=labels)
         return losses, slopes, chosen
@@ -297,19 +301,40 @@ def cross_entropies(logits, labels, classes, *, training=True):
     return losses, ops.exp(logs) - ops.cast(true, logs.dtype), ops.cast(ops.argmax(logits, axis=-1), "int32")
 
 
-def _in_place(logits, labels, chosen):
-    """Cross-entropies and slopes, which take the place of the logits; `chosen` are their highest columns."""
+def _in_place(logits, labels):
+    """As `cross_entropies`; the slopes take the place of the logits."""
     import tensorflow as tf
 
     count, classes = tf.unstack(tf.shape(logits))
-    rows = tf.range(count)
-    highest, true = (tf.gather_nd(logits, tf.stack([rows, columns], axis=-1)) for columns in (chosen, labels))
-    below = true - highest  # (N,)
+    rows, chosen = tf.range(count), _highest(logits)
+
+    def at(x, columns):
+        return tf.gather_nd(x, tf.stack([rows, columns], axis=-1))  # (N,)
+
+    below = at(logits, labels) - at(logits, chosen)
     (last,) = tied((logits,), below)  # nobody reads the logits any more
-    powers = tf.exp(last - highest[:, None])
-    sums = tf.reduce_sum(powers, axis=-1)
-    (powers,) = tied((powers,), sums)
-    shares = tf.reshape(powers / sums[:, None], (-1, 1))  # (N V, 1)
+    shares = tf.nn.softmax(last)
+    losses = -tf.math.log(at(shares, chosen)) - below  # the largest share is never lost to rounding
+    (shares,) = tied((shares,), losses)
     # A scatter would copy them.
-    slopes = tf.raw_ops.InplaceSub(x=shares, i=rows * classes + labels, v=tf.ones_like(sums)[:, None])
-    return tf.math.log(sums) - below, tf.ensure_shape(tf.reshape(slopes, (count, classes)), logits.shape)
+    flat = tf.reshape(shares, (-1, 1))  # (N V, 1)
+    slopes = tf.raw_ops.InplaceSub(x=flat, i=rows * classes + labels, v=tf.ones_like(losses)[:, None])
+    return losses, tf.ensure_shape(tf.reshape(slopes, (count, classes)), logits.shape), chosen
+
+
+def _highest(logits):
+    """The column of the highest number of each row `(N, V)`, the first of several.
+
+    Why: TensorFlow looks for a place one number after the other, for the highest itself at many at a time. So it first
+    finds the highest of each of some groups of columns, and looks for the place in one group alone.
+    """
+    import tensorflow as tf
+
+    classes = logits.shape[1] or 1
+    groups = max(n for n in range(1, math.isqrt(classes) + 1) if classes % n == 0)
+    if groups < GROUPS:
+        return tf.argmax(logits, axis=-1, output_type="int32")
+    apart = tf.reshape(logits, (-1, groups, classes // groups))
+    group = tf.argmax(tf.reduce_max(apart, axis=-1), axis=-1, output_type="int32")  # (N,)
+    within = tf.argmax(tf.gather(apart, group, batch_dims=1), axis=-1, output_type="int32")
+    return group * (classes // groups) + within

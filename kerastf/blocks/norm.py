@@ -51,8 +51,17 @@ class LayerNorm(keras.layers.Layer):
         self.shift = _exact(self, "shift", "zeros", x_shape) if self.bias else None
 
     def call(self, x):
+        return self._normalise(x)  # (B, T, C)
+
+    def beside(self, x):
+        """`x` and its normal form, for a residual connection around what reads the latter: `x + f(norm(x))`."""
+        if type(self).call is not LayerNorm.call or keras.backend.is_keras_tensor(x):
+            return x, self(x)
+        return self._normalise(ops.cast(x, self.compute_dtype), beside=True)  # (B, T, C) each
+
+    def _normalise(self, x, **how):
         gain, shift = ops.cast(self.gain, "float32"), ops.cast(self.shift, "float32") if self.bias else None
-        return functional.normalise(x, gain, shift, epsilon=self.epsilon, dtype=self.compute_dtype)  # (B, T, C)
+        return functional.normalise(x, gain, shift, epsilon=self.epsilon, dtype=self.compute_dtype, **how)
 
     def compute_mask(self, inputs, previous_mask=None):
         return None

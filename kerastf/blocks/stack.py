@@ -119,7 +119,8 @@ class TransformerLayer(keras.layers.Layer):
         for part in self.parts:
             norm = getattr(self, f"{part}_norm")
             pre = self.norm_order == "pre"
-            h = functions[part](norm(x) if pre else x)  # (B, T, C)
+            x, h = _beside(norm, x) if pre else (x, x)
+            h = functions[part](h)  # (B, T, C)
             if part == "attention" and positions is not None:
                 x = functional.pick(x, positions)  # (B, M, C)
             h = self.skip(h, training=training) if self.skip else h
@@ -199,3 +200,8 @@ class TransformerLayer(keras.layers.Layer):
             **super().get_config(), **self.specs, "norm_order": self.norm_order, "causal": self.causal,
             "drop_path": self.drop_path,
         }  # fmt: skip
+
+
+def _beside(norm, x):
+    """`x`, and what a norm makes of it; some norms hand on `x` with one gradient for both."""
+    return norm.beside(x) if hasattr(norm, "beside") else (x, norm(x))

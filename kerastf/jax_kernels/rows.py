@@ -120,8 +120,8 @@ def _slopes_of_gelu(x, bias, above, of_x, sums, *, cube, lanes, share):
     write(sums, program, value=total)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def normalised(x, gain, shift, epsilon, dtype, interpret=False):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5, 6))
+def normalised(x, gain, shift, epsilon, dtype, beside=False, interpret=False):
     """Layer normalisation of rows, by one program that reads each once; its gradient is another.
 
     Args:
@@ -129,30 +129,32 @@ def normalised(x, gain, shift, epsilon, dtype, interpret=False):
         gain, shift: Float32 `(C,)`.
         epsilon: Keeps the division finite.
         dtype: Of the result.
+        beside: Whether the result is a pair, `x` and what is made of it; the gradient's program then adds both.
         interpret: Whether the programs are run step by step, without a GPU.
     """
-    return _normalise(x, gain, shift, epsilon, dtype, interpret)[0]
+    return _normalise(x, gain, shift, epsilon, dtype, beside, interpret)[0]
 
 
-def _normalise(x, gain, shift, epsilon, dtype, interpret):
+def _normalise(x, gain, shift, epsilon, dtype, beside, interpret):
     count = x.shape[0]
     y, mean, rate = pallas.pallas_call(
         functools.partial(_normal_row, epsilon=epsilon),
         out_shape=(jax.ShapeDtypeStruct(x.shape, dtype), *2 * [jax.ShapeDtypeStruct((count,), jnp.float32)]),
         grid=(count,), interpret=interpret, compiler_params=_for_rows(x),
     )(x, gain, shift)  # fmt: skip
-    return y, (x, gain, mean, rate)
+    return ((x, y) if beside else y), (x, gain, mean, rate)
 
 
-def _normalise_backward(epsilon, dtype, interpret, kept, above):
+def _normalise_backward(epsilon, dtype, beside, interpret, kept, above):
     x, gain, mean, rate = kept
+    passing, above = ((above[0],), above[1]) if beside else ((), above)
     programs = min(PROGRAMS, x.shape[0])
     sums = jax.ShapeDtypeStruct((programs, x.shape[1]), jnp.float32)
     of_x, of_gain, of_shift = pallas.pallas_call(
         functools.partial(_slopes_of_rows, share=pallas.cdiv(x.shape[0], programs)),
         out_shape=(jax.ShapeDtypeStruct(x.shape, x.dtype), sums, sums),
         grid=(programs,), interpret=interpret, compiler_params=_for_rows(x),
-    )(x, above, gain, mean, rate)  # fmt: skip
+    )(x, above, gain, mean, rate, *passing)  # fmt: skip
     return of_x, of_gain.sum(0), of_shift.sum(0)
 
 
@@ -198,8 +200,9 @@ def _normal_row(x, gain, shift, y, mean, rate, *, epsilon):
     mean[row], rate[row] = middle, factor
 
 
-def _slopes_of_rows(x, above, gain, mean, rate, of_x, of_gain, of_shift, *, share):
-    """The program of a share of the rows."""
+def _slopes_of_rows(x, above, gain, mean, rate, *others, share):
+    """The program of a share of the rows. The others are what passes the norm by, if anything, and what is written."""
+    *passing, of_x, of_gain, of_shift = others
     program, (count, channels) = pallas.program_id(0), x.shape
     read, write, there = _row_of(channels)
     gains = read(gain)
@@ -209,7 +212,8 @@ def _slopes_of_rows(x, above, gain, mean, rate, of_x, of_gain, of_shift, *, shar
         normal = jnp.where(there, (read(x, row) - mean[row]) * rate[row], 0.0)
         inner = slope * gains
         along = jnp.sum(inner) / channels, jnp.sum(inner * normal) / channels
-        write(of_x, row, value=rate[row] * (inner - along[0] - normal * along[1]))
+        slope_of_x = rate[row] * (inner - along[0] - normal * along[1])
+        write(of_x, row, value=sum((read(other, row) for other in passing), start=slope_of_x))
         return sums[0] + slope * normal, sums[1] + slope
 
     start = jnp.zeros_like(gains), jnp.zeros_like(gains)

@@ -20,7 +20,7 @@ ROOT = Path(kerastf.__file__).parent
 STOREYS = [
     {"building", "copying", "errors", "garbage"}, {"plugins", "supervisor", "evolution"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
     {"ahead", "chance", "compat", "cutting", "fitting", "jax_kernels", "kernels", "lookups", "products", "replicas", "shapes", "streams", "tracing"},
-    {"alike", "chunked_attention", "chunked_loss", "halves"},
+    {"alike", "chunked_attention", "chunked_loss", "halves", "looped"},
     {"functional", "text", "checkpoint", "symbolic", "arithmetic"}, {"vectors"}, {"blocks"},
     {"decoding"}, {"models"}, {"counting"},
     {"bilm_files", "describe", "data", "metrics", "plots", "convert", "experiments"}, {"create"},

@@ -12,12 +12,15 @@ import functools
 import keras
 from keras import ops
 
-from kerastf import compat, shapes
+from kerastf import compat, looped, shapes
 from kerastf.registry import register
 
 
 class Cell(keras.layers.Layer):
-    """What the cells share: `W x + b` for all gates at once. A subclass gives `num_gates` and `advance`."""
+    """What the cells share: `W x + b` for all gates at once. A subclass gives `num_gates` and `advance`.
+
+    Where `advance` only adds what `recur` gives to what it is given by `opened`, it says `adds_recurrence` beside it.
+    """
 
     num_gates = 1
 
@@ -81,7 +84,25 @@ class Cell(keras.layers.Layer):
 
     def recur(self, h):
         """The product of the last output and the recurrent kernel: `(B, U)` to `(B, G U)`."""
-        return ops.matmul(h, self._weight(self.recurrent_kernel))
+        return ops.matmul(h, looped.weight(self.recurrent()))
+
+    def recurrent(self):
+        """The recurrent kernel as a tensor."""
+        return self._weight(self.recurrent_kernel)
+
+    def learns_after(self):
+        """Whether the recurrent kernel can learn after a loop: whoever wrote `advance` says so, the rest is as here."""
+        names = ("advance", "recur", "get_initial_state")
+        advance, *others = (next(c for c in type(self).__mro__ if n in vars(c)) for n in names)
+        return "adds_recurrence" in vars(advance) and others == [Cell, Cell]
+
+    def opened(self, projected):
+        """What `project` gave, with all else that is added to what `recur` gives; `advance` takes either."""
+        return projected
+
+    def slope_of_recurrence(self, above):
+        """The slope of what `recur` gives, from that of what `advance` is given by `opened`."""
+        return above
 
     def _weight(self, variable):
         # By hand, because `project` and `advance` are also called outside of `__call__`, where nothing is cast.
@@ -127,6 +148,8 @@ class Simple(Cell):
         - [Elman, 1990](https://doi.org/10.1207/s15516709cog1402_1)
     """
 
+    adds_recurrence = True
+
     def __init__(self, units: int, **kwargs):
         super().__init__(units, **kwargs)
 
@@ -170,6 +193,7 @@ class LSTM(Cell):
     """
 
     num_gates = 4
+    adds_recurrence = True
 
     def __init__(self, units: int, *, unit_forget_bias: bool = True, **kwargs):
         super().__init__(units, **kwargs)
@@ -234,6 +258,7 @@ class GRU(Cell):
     """
 
     num_gates = 3
+    adds_recurrence = True
 
     def __init__(self, units: int, **kwargs):
         super().__init__(units, **kwargs)
@@ -244,13 +269,23 @@ class GRU(Cell):
 
     def advance(self, projected, states):
         h = states[0]
-        x_r, x_z, x_n = ops.split(projected, 3, axis=-1)  # (B, U) each
+        x_r, x_z, x_n, *d = ops.split(projected, projected.shape[-1] // self.units, axis=-1)  # (B, U) each
+        d = d[0] if d else self._weight(self.recurrent_bias)
         h_r, h_z, h_n = ops.split(self.recur(h), 3, axis=-1)  # (B, U) each
         r = ops.sigmoid(x_r + h_r)  # (B, U)
         z = ops.sigmoid(x_z + h_z)  # (B, U)
-        n = ops.tanh(x_n + r * (h_n + self._weight(self.recurrent_bias)))  # (B, U)
+        n = ops.tanh(x_n + r * (h_n + d))  # (B, U)
         h = (1 - z) * n + z * h  # (B, U)
         return h, [h]
+
+    def opened(self, projected):
+        """What `project` gave, and `d` beside it for all steps: `(B, T, 4 U)`."""
+        d = ops.broadcast_to(self._weight(self.recurrent_bias), (*ops.shape(projected)[:-1], self.units))
+        return ops.concatenate([projected, d], axis=-1)
+
+    def slope_of_recurrence(self, above):
+        of_gates, _, of_d = shapes.split(above, [2 * self.units, self.units, self.units])
+        return ops.concatenate([of_gates, of_d], axis=-1)
 
     def sweep(self, x, states):
         """A whole sequence `(B, T, C)` by cuDNN: the outputs `(B, T, U)` and the last states, or None without it."""

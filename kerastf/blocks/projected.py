@@ -49,6 +49,7 @@ class ProjectedLSTM(Cell):
     """
 
     num_gates = 4
+    adds_recurrence = True
 
     def __init__(
         self, units: int, *, projection: int | None = None, cell_clip: float | None = None,

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from kerastf import compat
+from kerastf import compat, looped
+from kerastf.blocks.cell import Cell
 from kerastf.blocks.dropout import Dropout
 from kerastf.config import create_block
 
@@ -66,7 +67,7 @@ class Recurrent(keras.layers.Layer):
             self.supports_jit = False  # XLA for TensorFlow cannot hold cuDNN's kernels
         self.loop = keras.layers.RNN(
             _Advance(self.cell) if self.splits else self.cell, return_sequences=True, return_state=True,
-            go_backwards=reverse, zero_output_for_mask=True, dtype=self.dtype_policy, name="loop",
+            go_backwards=reverse, dtype=self.dtype_policy, name="loop",
         )  # fmt: skip
 
     @property
@@ -102,9 +103,33 @@ class Recurrent(keras.layers.Layer):
             if found is not None:
                 return found
         h = self.cell.project(x) if self.splits else x  # (B, T, G U)
+        run = self._loop
+        if self._learns_after() and (mask is None or states is None):  # outputs tell no state of before the first token
+            run = self._loop_and_learn
+        outputs, states = run(h, states, mask, training)
+        return (outputs if mask is None else ops.where(mask[..., None], outputs, 0)), states
+
+    def _loop(self, x, states, mask, training):
+        """Outputs of all steps, in the order of time, and the last states; a step of padding repeats an output."""
         # `call`, because a Keras RNN that is called as a layer would hand its mask on.
-        outputs, *states = self.loop.call(h, initial_state=states, mask=mask, training=bool(training))  # (B, T, U)
+        outputs, *states = self.loop.call(x, initial_state=states, mask=mask, training=bool(training))  # (B, T, U)
         return (ops.flip(outputs, axis=1) if self.reverse else outputs), states
+
+    def _learns_after(self):
+        learns = self.splits and isinstance(self.cell, Cell) and self.cell.learns_after()
+        return learns and looped.pays(self.cell.recurrent_kernel)
+
+    def _loop_and_learn(self, projected, states, mask, training):
+        """As `_loop`; the recurrent kernel learns after it."""
+        states = self.init_state(ops.shape(projected)[0]) if states is None else states
+
+        def lesson(above):
+            return looped.before(states[0], outputs, self.reverse), self.cell.slope_of_recurrence(above)
+
+        x = looped.teach(self.cell.opened(projected), self.cell.recurrent(), lesson)
+        with looped.learning_after():
+            outputs, last = self._loop(x, states, mask, training)
+        return outputs, last
 
     def _sweep(self, x, states):
         x = ops.cast(ops.flip(x, axis=1) if self.reverse else x, self.compute_dtype)

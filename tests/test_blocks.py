@@ -182,6 +182,23 @@ def test_norms():
     np.testing.assert_allclose(numpy(rms(X)), want, atol=1e-5)
 
 
+class Doubled(norm.LayerNorm):
+    """A norm that changes what it inherits."""
+
+    def call(self, x):
+        return 2 * super().call(x)
+
+
+@pytest.mark.parametrize("kind", [norm.LayerNorm, Doubled])
+def test_a_norm_beside_its_input_is_the_norm(kind):
+    layer = built(kind(epsilon=1e-3), X)
+    handed_on, y = layer.beside(ops.convert_to_tensor(X))
+    np.testing.assert_array_equal(numpy(handed_on), X)
+    np.testing.assert_array_equal(numpy(y), numpy(layer(X)))
+    half = built(kind(dtype="mixed_bfloat16"), X)
+    assert {x.dtype for x in half.beside(ops.cast(X, "bfloat16"))} == {half(X).dtype}
+
+
 @pytest.mark.parametrize("kind", [norm.LayerNorm, norm.RMSNorm])
 def test_norms_in_half_precision_round_once(kind):
     layer, exact = built(kind(dtype="mixed_bfloat16"), X), built(kind(), X)

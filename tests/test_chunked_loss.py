@@ -85,16 +85,17 @@ def test_in_mixed_precision_the_matrix_has_a_gradient_of_its_own_precision(monke
         np.testing.assert_allclose(np.array(tf.cast(got, "float64")), want, atol=2**-6 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("classes", [7, 600])
 @pytest.mark.parametrize("rows", [1, 4, None])
 @pytest.mark.parametrize("scale", [1e-3, 5.0, 1e4])
-def test_cross_entropies_in_fit_equal_those_of_numpy(rows, scale):
-    (logits,) = arrays(3, (rows or 5, 7))
+def test_cross_entropies_in_fit_equal_those_of_numpy(rows, scale, classes):
+    (logits,) = arrays(3, (rows or 5, classes))
     logits, labels = logits * scale, np.arange(rows or 5).astype("int32") % 7
     logits[0, 6] = -np.inf  # a class that cannot be
 
-    @tf.function(input_signature=[tf.TensorSpec((rows, 7)), tf.TensorSpec((rows,), "int32")], autograph=False)
+    @tf.function(input_signature=[tf.TensorSpec((rows, classes)), tf.TensorSpec((rows,), "int32")], autograph=False)
     def traced(logits, labels):
-        return kernels.cross_entropies(tf.identity(logits), labels, 7)
+        return kernels.cross_entropies(tf.identity(logits), labels, classes)
 
     given = tf.constant(logits)
     with tracing.fusing():
@@ -105,9 +106,28 @@ def test_cross_entropies_in_fit_equal_those_of_numpy(rows, scale):
     shares = np.exp(shifted) / np.exp(shifted).sum(-1, keepdims=True)
     want = np.log(np.exp(shifted).sum(-1)) - shifted[np.arange(len(labels)), labels]
     np.testing.assert_allclose(losses, want, rtol=1e-6, atol=1e-6 * max(1, scale / 10))
-    np.testing.assert_allclose(slopes, shares - np.eye(7)[labels], atol=1e-6)
+    np.testing.assert_allclose(slopes, shares - np.eye(classes)[labels], atol=1e-6)
     np.testing.assert_array_equal(chosen, logits.argmax(-1))
     np.testing.assert_array_equal(given, logits)  # what was given is not written over
+
+
+@given(
+    rows=st.integers(1, 4), classes=st.sampled_from([1, 7, 256, 512, 600, 1021]), levels=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_the_likeliest_class_is_the_first_of_the_highest(rows, classes, levels, seed):
+    logits = np.random.default_rng(seed).integers(-levels, 1, (rows, classes)).astype("float32")  # many are as high
+    logits[0] = -np.inf
+    found = tf.function(kernels._highest, autograph=False)(tf.constant(logits))
+    np.testing.assert_array_equal(found, logits.argmax(-1))
+
+
+def test_many_columns_are_looked_through_by_groups():
+    kinds = {}
+    for classes in (255, 256):
+        traced = tf.function(kernels._highest).get_concrete_function(tf.TensorSpec((None, classes)))
+        kinds[classes] = [op.type for op in traced.graph.get_operations()]
+    assert "Max" in kinds[256] and "Max" not in kinds[255]
 
 
 @pytest.mark.parametrize("label", [-1, 7])

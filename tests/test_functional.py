@@ -169,9 +169,10 @@ def norms_by_programs():
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     rows=st.integers(1, 9), wide=st.integers(2, 40), shift=st.booleans(), deep=st.booleans(),
-    way=st.sampled_from(["plain", "traced", "programs"]), offset=st.sampled_from([0.0, 100.0]), seed=st.integers(0, 99),
+    way=st.sampled_from(["plain", "traced", "programs"]), offset=st.sampled_from([0.0, 100.0]), beside=st.booleans(),
+    seed=st.integers(0, 99),
 )  # fmt: skip
-def test_normalise(rows, wide, shift, way, deep, offset, seed):
+def test_normalise(rows, wide, shift, way, deep, offset, beside, seed):
     traced = way != "plain"
     shape = (2, rows, wide) if deep else (rows, wide)
     x, above, gain, moved = arrays(seed, shape, shape, (wide,), (wide,))
@@ -179,15 +180,20 @@ def test_normalise(rows, wide, shift, way, deep, offset, seed):
     learnt = [x, gain, moved] if shift else [x, gain]
 
     def whole(x, gain, shift=None):
-        return functional.normalise(x, gain, shift, epsilon=1e-3)
+        if not beside:
+            return functional.normalise(x, gain, shift, epsilon=1e-3)
+        handed_on, y = functional.normalise(x, gain, shift, epsilon=1e-3, beside=True)
+        return 3 * handed_on + y
 
     with norms_by_programs() if way == "programs" else contextlib.nullcontext():
         y, found = slopes(whole, above, *learnt, traced=traced)
     exact = x.astype("float64")
     centred = exact - exact.mean(-1, keepdims=True)
     want = gain * centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3) + (moved if shift else 0)
-    np.testing.assert_allclose(y, want, atol=1e-5 if offset == 0 else 2e-3)
-    derived = slopes(lambda *learnt: norms._forward(1e-3, *learnt)[0], above, *learnt)[1]
+    want = want + 3 * exact if beside else want
+    np.testing.assert_allclose(y, want, atol=2e-5 if offset == 0 else 2e-3)
+    share = 3.0 if beside else 0.0
+    derived = slopes(lambda x, *rest: share * x + norms._forward(1e-3, x, *rest)[0], above, *learnt)[1]
     for got, other in zip(found, derived, strict=True):
         np.testing.assert_allclose(got, other, atol=2e-4, rtol=2e-4)
 

@@ -11,7 +11,8 @@ import keras
 
 from kerastf import compat
 
-LARGE = 2**22  # logits; below, they are as fast as a whole
+# Logits; below, they are as fast as a whole.
+LARGE = 2**18 if keras.backend.backend() == "tensorflow" else 2**22
 BATCH = 32  # rows where a batch may have any number
 
 _running = contextvars.ContextVar("running", default=None)

@@ -166,7 +166,14 @@ by_rows.PROGRAMS = 3
 for count, channels, dtype in [(7, 5, "float32"), (8, 16, "float32"), (2, 48, "bfloat16"), (1, 1, "float32")]:
     x, gain, shift, above = (rng.normal(size=s) for s in [(count, channels), channels, channels, (count, channels)])
     x, above = (jnp.asarray(3 * a + 1, dtype) for a in (x, above))
-    y, back = jax.vjp(lambda *given: by_rows.normalised(*given, 1e-3, dtype, True), x, *map(jnp.float32, (gain, shift)))
+    given = x, *map(jnp.float32, (gain, shift))
+    y, back = jax.vjp(lambda *given: by_rows.normalised(*given, 1e-3, dtype, False, True), *given)
+    (handed_on, beside), back_of_both = jax.vjp(lambda *given: by_rows.normalised(*given, 1e-3, dtype, True, True), *given)
+    np.testing.assert_array_equal(handed_on, x)
+    np.testing.assert_array_equal(beside, y)
+    passing = jnp.asarray(rng.normal(size=x.shape), dtype)
+    for whole, part, other in zip(back_of_both((passing, above)), back(above), (passing, 0, 0)):
+        np.testing.assert_allclose(np.float64(whole), np.float64(part) + np.float64(other), rtol=2e-2 if dtype == "bfloat16" else 1e-5, atol=5e-2 if dtype == "bfloat16" else 1e-5)
     x, y, above, (of_x, of_gain, of_shift) = (jax.tree.map(np.float64, a) for a in (x, y, above, back(above)))
     rate = 1 / np.sqrt(x.var(1) + 1e-3)
     normal = (x - x.mean(1, keepdims=True)) * rate[:, None]

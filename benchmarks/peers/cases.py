@@ -11,6 +11,7 @@ CONTESTANTS = {
     "kerashub_jax": {"program": "hub", "backend": "jax", "jit": True, "label": "KerasHub on JAX"},
     "transformers": {"program": "huggingface", "label": "transformers, SDPA"},
     "torch": {"program": "plain_torch", "label": "plain PyTorch"},
+    "nanogpt": {"program": "plain_torch", "published": True, "label": "PyTorch as nanoGPT"},
     "timm": {"program": "torch_images", "label": "timm"},
     "tutorial": {"program": "tutorial", "backend": "tensorflow", "jit": False, "label": "tutorial loop"},
     "tutorial_jit": {"program": "tutorial", "backend": "tensorflow", "jit": True, "label": "tutorial loop, jit"},
@@ -68,7 +69,7 @@ def _cases():
         found[f"growth:V{vocab_size}"] = _case("memory", "gpt", model, 8, 1024, 1, gpts, only=["kerastf"])
     big = {**GPT2, "vocab_size": 50304}
     gpu = {"gpu": True, "dtype": "mixed_bfloat16", "dropout": 0.0}
-    trainers = ("kerastf_jax", "kerashub_jax", "transformers", "torch")
+    trainers = ("kerastf_jax", "kerashub_jax", "transformers", "torch", "nanogpt")
     found["gpu:train:gpt2"] = _case("train", "gpt", big, 32, 1024, 20, trainers, **gpu)
     painters = ("kerastf_jax", "kerashub_jax", "timm")
     found["gpu:train:vit.b16"] = _case("train", "vit", VIT, 128, 197, 10, painters, **gpu)

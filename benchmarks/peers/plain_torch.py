@@ -8,8 +8,11 @@ from peers.torch_loop import Training
 
 
 def create(case, settings):
-    """The program of a case."""
-    return Training(MODELS[case["family"]](case["sizes"], case["dropout"]), case, LOSSES[case["family"]])
+    """The program of a case; `settings["published"]` asks for nanoGPT's own form, of a GPT alone."""
+    family = case["family"]
+    if settings.get("published"):
+        return Training(NanoGPT(case["sizes"], case["dropout"]), case, lambda *given: LOSSES[family](*given)[1])
+    return Training(MODELS[family](case["sizes"], case["dropout"]), case, LOSSES[family])
 
 
 class Block(nn.Module):
@@ -48,14 +51,31 @@ class GPT(nn.Module):
         self.head.weight = self.tokens.weight
         self.apply(_initialize)
 
-    def forward(self, tokens, labels):
-        """The loss of predicting labels `(B, T)` after tokens `(B, T)`."""
+    def logits(self, tokens):
+        """Logits `(B, T, V)` of the tokens after those given, `(B, T)`."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.drop(self.tokens(tokens) + self.positions(positions))  # (B, T, C)
         for block in self.blocks:
             x = block(x)
-        logits = self.head(self.norm(x))  # (B, T, V)
-        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return self.head(self.norm(x))
+
+    def forward(self, tokens, labels):
+        """The loss of predicting labels `(B, T)` after tokens `(B, T)`."""
+        return functional.cross_entropy(self.logits(tokens).flatten(0, 1), labels.flatten())
+
+
+class NanoGPT(GPT):
+    """As nanoGPT has it: the exact form of GELU, and the logits are handed back with the loss."""
+
+    def __init__(self, sizes, dropout):
+        super().__init__(sizes, dropout)
+        for block in self.blocks:
+            block.mlp[1] = nn.GELU()
+
+    def forward(self, tokens, labels):
+        """Logits `(B, T, V)`, and the loss."""
+        logits = self.logits(tokens)
+        return logits, functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
 def _initialize(module):

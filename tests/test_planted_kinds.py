@@ -11,6 +11,7 @@ from kerastf.blocks.cell import GRU, LSTM
 from kerastf.blocks.embedding import Token
 from kerastf.blocks.head import Classifier
 from kerastf.blocks.masked import MaskedLanguageModel
+from kerastf.blocks.norm import LayerNorm
 from kerastf.blocks.position import Learned
 from kerastf.blocks.sampler import Random
 from kerastf.testing import ContractError, check_block
@@ -211,3 +212,57 @@ def test_cell_that_a_keras_loop_runs_differently():
 
     with pytest.raises(ContractError, match="keras.layers.RNN gives another result"):
         check_block("cell", Counts, only=["states"], units=4)
+
+
+def test_cells_whose_kernel_would_learn_something_else():
+    @planted("cell", LSTM, supports=())
+    class Halves:
+        adds_recurrence = True
+
+        def advance(self, projected, states):
+            return LSTM.advance(self, projected - self.recur(states[0]) / 2, states)
+
+        def call(self, x, states, training=None):
+            return self.advance(self.project(x), states)
+
+    @planted("cell", GRU, supports=())
+    class Forgets:
+        adds_recurrence = True
+
+        def advance(self, projected, states):
+            return GRU.advance(self, projected[..., : 3 * self.units], states)
+
+        def slope_of_recurrence(self, above):
+            return above[..., : 3 * self.units]
+
+    @planted("cell", LSTM, supports=())
+    class Moved:
+        adds_recurrence = True
+
+        def advance(self, projected, states):
+            h, (_, c) = LSTM.advance(self, projected, states)
+            return h, [h + 1, c]
+
+    words = {Halves: "slope_of_recurrence", Forgets: "slope_of_recurrence", Moved: "differs from its first state"}
+    for cls, text in words.items():
+        with pytest.raises(ContractError, match=text) as caught:
+            check_block("cell", cls, only=["learns"], units=4)
+        assert caught.value.report.failed == ["learns"]
+
+
+def test_norms_that_are_something_else_beside_their_input():
+    @planted("norm", LayerNorm)
+    class Other:
+        def beside(self, x):
+            return x, 2 * self(x)
+
+    @planted("norm", LayerNorm)
+    class Silent:
+        def beside(self, x):
+            return ops.stop_gradient(x), self(x)
+
+    words = {Other: "what it gives differs", Silent: "the gradient of x differs"}
+    for cls, text in words.items():
+        with pytest.raises(ContractError, match=text) as caught:
+            check_block("norm", cls, only=["beside"])
+        assert caught.value.report.failed == ["beside"]

@@ -4,7 +4,8 @@ A cell is a Keras RNN cell: `call(x, states) -> (output, states)` for one step. 
 that a loop over time does not repeat what needs no loop: `project(x)` is the part of the input, for a whole sequence
 in one matrix product, and `advance(projected, states)` the recurrent rest of one step. A cell may also offer
 `sweep(x, states)`, a whole sequence at once by a kernel of the hardware, or None where there is no such kernel, and
-`parts(widths)`, for inputs of which only some are known before the loop.
+`parts(widths)`, for inputs of which only some are known before the loop. The recurrent kernel of ours can learn after
+the loop, in one product for all steps, from the slope of `loop_inputs(projected)`.
 """
 
 import functools
@@ -19,7 +20,8 @@ from kerastf.registry import register
 class Cell(keras.layers.Layer):
     """What the cells share: `W x + b` for all gates at once. A subclass gives `num_gates` and `advance`.
 
-    Where `advance` only adds what `recur` gives to what it is given by `opened`, it says `adds_recurrence` beside it.
+    A class whose `advance` does nothing with what `recur` gives but to add it to what `loop_inputs` gives says
+    `adds_recurrence`, and its first state is its output.
     """
 
     num_gates = 1
@@ -96,12 +98,12 @@ class Cell(keras.layers.Layer):
         advance, *others = (next(c for c in type(self).__mro__ if n in vars(c)) for n in names)
         return "adds_recurrence" in vars(advance) and others == [Cell, Cell]
 
-    def opened(self, projected):
+    def loop_inputs(self, projected):
         """What `project` gave, with all else that is added to what `recur` gives; `advance` takes either."""
         return projected
 
     def slope_of_recurrence(self, above):
-        """The slope of what `recur` gives, from that of what `advance` is given by `opened`."""
+        """The slope of what `recur` gives, from that of what `advance` is given by `loop_inputs`."""
         return above
 
     def _weight(self, variable):
@@ -278,7 +280,7 @@ class GRU(Cell):
         h = (1 - z) * n + z * h  # (B, U)
         return h, [h]
 
-    def opened(self, projected):
+    def loop_inputs(self, projected):
         """What `project` gave, and `d` beside it for all steps: `(B, T, 4 U)`."""
         d = ops.broadcast_to(self._weight(self.recurrent_bias), (*ops.shape(projected)[:-1], self.units))
         return ops.concatenate([projected, d], axis=-1)

@@ -1,4 +1,8 @@
-"""Normalisation blocks. Shapes: B batch, T time, C channels."""
+"""Normalisation blocks. Shapes: B batch, T time, C channels.
+
+A norm may also offer `beside(x)`: `x` and what a call makes of it. Layers whose residual connection reads that `x` then
+have one gradient for both, which the norm adds up.
+"""
 
 import keras
 from keras import ops

@@ -126,7 +126,7 @@ class Recurrent(keras.layers.Layer):
         def lesson(above):
             return looped.before(states[0], outputs, self.reverse), self.cell.slope_of_recurrence(above)
 
-        x = looped.teach(self.cell.opened(projected), self.cell.recurrent(), lesson)
+        x = looped.teach(self.cell.loop_inputs(projected), self.cell.recurrent(), lesson)
         with looped.learning_after():
             outputs, last = self._loop(x, states, mask, training)
         return outputs, last

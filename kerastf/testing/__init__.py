@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 from kerastf import config, registry
 from kerastf.errors import ConfigError, InputError, PluginError, UnknownNameError
-from kerastf.testing import converters, generic, heads, models, samplers, sequences  # noqa: F401  (they add their checks)
+from kerastf.testing import (  # noqa: F401  (they add their checks)
+    converters,
+    generic,
+    heads,
+    models,
+    recurrence,
+    samplers,
+    sequences,
+)
 from kerastf.testing.report import CHECKS, ContractError, Report, run_checks
 from kerastf.testing.subjects import BlockSubject, ModelSubject, OwnModelSubject, Subject
 

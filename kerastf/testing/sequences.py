@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
+from kerastf import compat
 from kerastf.testing.generic import TOLERANCE
 from kerastf.testing.report import Broken, NotAsked, check
 from kerastf.testing.subjects import LENGTH, SEQUENCE_KINDS, difference, numpy
@@ -204,72 +205,32 @@ def weights(subject):
         raise Broken("with causal=True, a weight on a later position is not zero")
 
 
-@check("states", ("cell",), "states keep shape and dtype, Keras runs it, and project, parts and advance equal call")
-def states(subject):
+@check("beside", ("norm",), "handed on beside its input, it is the same norm, in its gradients, too")
+def beside(subject):
     layer = subject.make()
-    batch, total = 3, LENGTH
-    x = np.stack([subject.inputs(batch=batch, seed=t)["x"] for t in range(total)], axis=1)  # (B, T, C)
-    state = _first_state(layer, batch)
-    sizes = [(batch, n) for n in tree.flatten(layer.state_size)]
-    outputs = []
-    for t in range(total):
-        _require_sizes(state, sizes, "before" if t == 0 else "after")
-        output, state = layer(ops.convert_to_tensor(x[:, t]), state)
-        state = state if tree.is_nested(state) else [state]
-        outputs.append(numpy(output))
-    want = np.stack(outputs, axis=1)  # (B, T, U)
-    width = getattr(layer, "output_size", None) or sizes[0][1]
-    if want.shape[2:] != (width,):
-        raise Broken(f"the output has shape {want.shape[2:]}, and output_size says {width}")
-    keras_loop = keras.layers.RNN(layer, return_sequences=True)
-    gap = difference(keras_loop(ops.convert_to_tensor(x)), want)
-    if gap > TOLERANCE:
-        raise Broken(f"keras.layers.RNN gives another result than a loop by hand, by {gap:.2g}")
-    swept = layer.sweep(ops.convert_to_tensor(x), _first_state(layer, batch)) if hasattr(layer, "sweep") else None
-    if swept is not None and difference(swept[0], want) > 100 * TOLERANCE:  # kernels of a GPU round otherwise
-        raise Broken(f"sweep gives another result than a loop by hand, by {difference(swept[0], want):.2g}")
-    if hasattr(layer, "project") != hasattr(layer, "advance"):
-        raise Broken("project and advance come together: it has only one of them")
-    if hasattr(layer, "project"):
-        gap = difference(_advanced(layer, x)[0], want)
-        if gap > TOLERANCE:
-            raise Broken(f"project and then advance differ from call by {gap:.2g}")
-        if hasattr(layer, "parts"):
-            gap = difference(_in_parts(layer, x), layer.project(ops.convert_to_tensor(x)))
-            if gap > TOLERANCE:
-                raise Broken(f"the sum of parts differs from project by {gap:.2g}")
-        rounded = subject.make(dtype="mixed_bfloat16")
-        for leaf in tree.flatten(_advanced(rounded, x[:, :1])[1]):
-            if keras.backend.standardize_dtype(leaf.dtype) != "bfloat16":
-                raise Broken(f"under mixed_bfloat16 a state after advance is {leaf.dtype}, so a loop would refuse it")
+    if not hasattr(layer, "beside"):
+        raise NotAsked("it has no beside")
+    x = keras.Variable(subject.inputs()["x"], name="x")
+    rng = np.random.default_rng(5)
+    of_x, of_norm = (rng.normal(size=x.shape).astype("float32") for _ in range(2))
 
+    def found(pair):
+        def total():
+            handed_on, y = pair(x.value)
+            return ops.sum(handed_on * of_x) + ops.sum(y * of_norm)
 
-def _first_state(layer, batch):
-    if hasattr(layer, "get_initial_state"):
-        state = layer.get_initial_state(batch_size=batch)
-        return list(state) if tree.is_nested(state) else [state]
-    return [ops.zeros((batch, n), dtype=layer.compute_dtype) for n in tree.flatten(layer.state_size)]
+        return [*pair(x.value), *compat.gradients(total, [x, *layer.trainable_variables])]
 
-
-def _require_sizes(state, sizes, when):
-    found = [tuple(leaf.shape) for leaf in tree.flatten(state)]
-    if found != sizes:
-        raise Broken(f"{when} a step the states have shapes {found}, and state_size says {sizes}")
-
-
-def _advanced(layer, x):
-    """Outputs and last state, with the inputs projected all at once."""
-    projected, state, outputs = layer.project(ops.convert_to_tensor(x)), _first_state(layer, x.shape[0]), []
-    for t in range(x.shape[1]):
-        output, state = layer.advance(projected[:, t], state)
-        outputs.append(output)
-    return ops.stack(outputs, axis=1), state
-
-
-def _in_parts(layer, x):
-    """What `project` gives, from one channel and from the others."""
-    first, others = layer.parts([1, x.shape[-1] - 1])
-    return first(ops.convert_to_tensor(x[..., :1])) + others(ops.convert_to_tensor(x[..., 1:]))
+    want = found(lambda x: (x, layer(x)))
+    names = [
+        "x",
+        "what it gives",
+        "the gradient of x",
+        *(f"the gradient of {v.name}" for v in layer.trainable_variables),
+    ]
+    for name, a, b in zip(names, found(layer.beside), want, strict=True):
+        if difference(a, b) > 10 * TOLERANCE:
+            raise Broken(f"beside gives another result than a call: {name} differs by {difference(a, b):.2g}")
 
 
 @check("offset", ("position",), "an index shifts the positions")

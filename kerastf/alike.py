@@ -34,7 +34,7 @@ def call(layer, function, *tensors):
     graph = None if alone else tracing.graph()
     if graph is None:
         return function(*tensors)
-    known = graph.get_collection_ref("kerastf_alike")  # as long as the step that is traced now
+    known = tracing.kept(graph, "alike")  # as long as the step that is traced now
     traced = next((traced for other, traced in known if alike(layer, other)), None)
     if traced is None:
         traced = tracing.trace(_Apart(layer, function), whole=tracing.trains_on_cpu())

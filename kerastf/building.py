@@ -231,9 +231,11 @@ class _Inspect:
         return getattr(inspect, name)
 
     def signature(self, function: Any) -> inspect.Signature:
-        if isinstance(function, types.MethodType):
-            return _signature_of_method(function.__func__)
-        return _signature(function)
+        plain = inspect.unwrap(function, stop=lambda f: hasattr(f, "__signature__"))
+        if isinstance(plain, types.MethodType):
+            return _signature_of_method(plain.__func__)
+        kept = isinstance(plain, types.FunctionType) and {*plain.__code__.co_freevars} <= {"__class__"}
+        return _signature(plain) if kept else inspect.signature(function)  # another may hold a layer
 
     getfullargspec = staticmethod(functools.lru_cache(maxsize=512)(inspect.getfullargspec))
 

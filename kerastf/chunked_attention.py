@@ -8,7 +8,7 @@ import functools
 import numpy as np
 from keras import ops
 
-from kerastf import chance, cutting, kernels, products, shapes, tracing
+from kerastf import chance, compat, cutting, kernels, products, shapes, tracing
 
 # Softmax runs in float32, so this is finite there, and its exponential is exactly zero.
 NEGATIVE = -1e30
@@ -48,7 +48,7 @@ def _attention(query, key, value, mask, bias, seed, *, causal, window, rate, by_
     if by_program:
         attend_all, slopes_all = tracing.program(attend_all), tracing.program(slopes_all)
 
-    @ops.custom_gradient
+    @compat.custom_gradient
     def attend(query, key, value, *biases):
         rows, k, v = plan.cut(query), shapes.heads_first(key), shapes.heads_first(value)
         parts = plan.parts(rows, k, v)

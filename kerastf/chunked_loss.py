@@ -8,7 +8,7 @@ Shapes: N tokens, C channels, V vocabulary.
 import keras
 from keras import ops
 
-from kerastf import kernels, products, tracing
+from kerastf import compat, kernels, products, tracing
 
 LOGITS = 2**26  # how many logits there are at a time: 256 MB; what they add to, the gradient of a matrix, is as large
 LOGITS_ON_ACCELERATOR = 2**27
@@ -80,7 +80,7 @@ def cross_entropy(features, matrix, shift, labels, weights, *, training=True):
         sums, own = kernels.fold(add, start, given, shapes)
         return sums, [ops.reshape(x, (-1, *x.shape[2:]))[: ops.shape(f)[0]] for x in own]
 
-    @ops.custom_gradient
+    @compat.custom_gradient
     def total(*learnt):
         f, m, *shifts = learnt
         shared = ops.cast(m, f.dtype), *shifts

@@ -2,6 +2,8 @@
 
 import contextlib
 import contextvars
+import functools
+import weakref
 
 import keras
 from keras import ops
@@ -243,6 +245,45 @@ def gradients(function, variables):
         variable.value.grad = None
     function().backward()
     return [None if v.value.grad is None else ops.convert_to_numpy(v.value.grad) for v in variables]
+
+
+def custom_gradient(function):
+    """Keras's `ops.custom_gradient`, which on TensorFlow forgets a graph that nobody else remembers.
+
+    Why: TensorFlow notes the gradient of each call in a graph for good, and with it the graph, the model that was
+    trained there, and its weights.
+
+    Args:
+        function: Takes tensors; returns tensors, and a function of their gradients that gives those of its arguments.
+    """
+    plain = ops.custom_gradient(function)
+    if keras.backend.backend() != "tensorflow":
+        return plain
+    from tensorflow.python.framework import ops as private
+
+    @functools.wraps(function)
+    def call(*tensors):
+        found = plain(*tensors)
+        operation = None if op_by_op() else keras.tree.flatten(found)[0].op
+        if operation is not None and operation.type == "IdentityN":
+            noted = private.gradient_registry._registry[operation.get_attr("_gradient_op_type").decode()]
+            noted["type"] = _Gradient(noted["type"], operation.graph)
+        return found
+
+    return call
+
+
+class _Gradient:
+    """A gradient that is noted for as long as its graph is there."""
+
+    def __init__(self, function, graph):
+        self.function = weakref.ref(function)
+        if not hasattr(graph, "_kerastf_gradients"):
+            graph._kerastf_gradients = []
+        graph._kerastf_gradients.append(function)
+
+    def __call__(self, *arguments):
+        return self.function()(*arguments)
 
 
 @contextlib.contextmanager

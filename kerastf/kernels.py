@@ -48,7 +48,7 @@ def add_bias(x, bias):
 
         if not _by_product(x):
             return tf.nn.bias_add(x, bias)
-        added = tf.custom_gradient(lambda x, bias: (tf.nn.bias_add(x, bias), lambda above: (above, summed_rows(above))))
+        added = compat.custom_gradient(lambda x, bias: (tf.nn.bias_add(x, bias), lambda above: (above, summed_rows(above))))
         return added(x, bias)
     if not _jax_on_gpu():
         return x + bias

@@ -21,7 +21,7 @@ class _Loan:
 
 def _loans(graph):
     """By the variable's id; kept by the graph itself, whose tensors they hold."""
-    kept = graph.get_collection_ref("kerastf_loans")
+    kept = tracing.kept(graph, "loans")
     if not kept:
         kept.append({})
     return kept[0]
@@ -45,7 +45,7 @@ def rows(variable, tokens):
 
     loan = loans[id(variable)] = _Loan(variable)
 
-    @tf.custom_gradient
+    @compat.custom_gradient
     def both(matrix):
         def gradient(of_rows, of_matrix):
             of_rows, named = tf.reshape(of_rows, (-1, matrix.shape[-1])), tf.reshape(tokens, (-1,))

@@ -47,7 +47,7 @@ def teach(inputs, matrix, lesson):
             and the slope of what they gave, `(B, T, M)`.
     """
 
-    @ops.custom_gradient
+    @compat.custom_gradient
     def apply(inputs, matrix):
         def gradient(above):
             rows = [ops.reshape(x, (-1, x.shape[-1])) for x in lesson(above)]

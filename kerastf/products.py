@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from kerastf import shapes, tracing
+from kerastf import compat, shapes, tracing
 
 WIDE = 2**18  # numbers of a matrix from which on it matters how it is read
 TALL = 2**13  # rows of a matrix from which on it goes first,
@@ -52,7 +52,7 @@ def _of_rows(rows, matrix, transposed):
     """`rows @ matrix`, whose gradients are by `_of_matrices`, too."""
     import tensorflow as tf
 
-    @tf.custom_gradient
+    @compat.custom_gradient
     def apply(rows, matrix):
         def gradient(above):
             of_rows = _of_matrices(above, matrix, False, not transposed)

@@ -63,4 +63,4 @@ def join(parts):
 
 def _known():
     """What was cut or joined in the step that is traced now: pairs of a tensor and its halves."""
-    return tracing.graph().get_collection_ref("kerastf_streams")
+    return tracing.kept(tracing.graph(), "streams")

@@ -42,7 +42,7 @@ def program(function):
             left = iter(tensors)
             return function(*tf.nest.map_structure(lambda x: None if x is None else next(left), arguments))
 
-        @tf.custom_gradient
+        @compat.custom_gradient
         def apply(*tensors):
             tensors = [tf.identity(x) for x in tensors]  # those of another graph have no gradient of a gradient
 
@@ -124,6 +124,18 @@ def graph():
 
     traced = tf.inside_function() and tf.distribute.get_strategy().num_replicas_in_sync == 1
     return tf.compat.v1.get_default_graph() if traced else None
+
+
+def kept(graph, name):
+    """A list that belongs to a graph and ends with it.
+
+    Why not a collection of TensorFlow's: those are copied into each function within, and some of these serve other
+    models later. So they would hold what a model was made of for ever.
+    """
+    name = f"_kerastf_{name}"
+    if not hasattr(graph, name):
+        setattr(graph, name, [])
+    return getattr(graph, name)
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ def _with_slope(x, function, plain):
     if tracing.fuses(x):
         return _by_programs(function, x)
 
-    @ops.custom_gradient
+    @compat.custom_gradient
     def apply(x):
         if compat.op_by_op():
             return function(x, value_only=True), lambda above: above * function(x)[1]
@@ -96,7 +96,7 @@ def _by_programs(function, x, *biases):
     """A function of each number, or of its sum with a bias, that gives its slope, too; by two programs of XLA."""
     value, slope = _programs(function)
 
-    @ops.custom_gradient
+    @compat.custom_gradient
     def apply(x, *biases):
         def gradient(above):
             of_x = slope(above, x, *biases)

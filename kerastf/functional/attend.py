@@ -233,7 +233,7 @@ def drop(x, rate, seed):
         return keras.random.dropout(x, rate, seed=seed)
     kept = chance.kept_by_chance(chance.next_seed(seed), ops.shape(x), rate)
 
-    @ops.custom_gradient  # of a product and a choice TensorFlow would trace thrice as many operations
+    @compat.custom_gradient  # of a product and a choice TensorFlow would trace thrice as many operations
     def choose(x):
         return chance.only_kept(x, kept, rate), lambda above: chance.only_kept(above, kept, rate)
 

@@ -5,7 +5,7 @@ import functools
 import keras
 from keras import ops
 
-from kerastf import kernels, products, tracing
+from kerastf import compat, kernels, products, tracing
 
 MANY = 2**15  # numbers of one row of a batch from which on programs of XLA pay
 
@@ -41,7 +41,7 @@ def normalise(x, gain, shift, *, epsilon, dtype="float32", beside=False):
     if tracing.one_dnn() and tracing.fuses(x, MANY):
         forward, backward = _programs(epsilon)
 
-    @ops.custom_gradient
+    @compat.custom_gradient
     def apply(x, gain, *shifts):
         y, *kept = forward(x, gain, *shifts)
 

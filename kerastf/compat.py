@@ -385,6 +385,25 @@ def build_optimizer(model, postponed=None):
                     model.optimizer.build(model.trainable_variables)
 
 
+def innermost(optimizer):
+    """The optimizer that makes the steps, where others stand around it."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def keep_from_decay(optimizer, variables):
+    """Exempts variables from an optimizer's weight decay, beside those that the user named.
+
+    Why: what Keras is told last is all that it knows.
+    """
+    optimizer = innermost(optimizer)
+    named = [getattr(optimizer, n, None) for n in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")]
+    optimizer.exclude_from_weight_decay(var_list=variables)
+    optimizer._exclude_from_weight_decay |= named[0] or set()
+    optimizer._exclude_from_weight_decay_pattern = named[1]
+
+
 def build_metrics(model, batch):
     """Makes the variables of the metrics, as the first step of `fit` would.
 
@@ -399,7 +418,7 @@ def averaged_weights(model):
 
     Why: Keras's own callback swaps them by adding and subtracting, which changes the last bits of a training.
     """
-    optimizer = getattr(model, "optimizer", None)
+    optimizer = innermost(getattr(model, "optimizer", None))
     if optimizer is None or not getattr(optimizer, "use_ema", False) or not optimizer.built:
         yield
         return

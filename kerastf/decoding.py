@@ -14,6 +14,8 @@ from kerastf.config import block_from
 from kerastf.errors import InputError
 from kerastf.functional import NEGATIVE
 
+KEPT = 32  # compiled loops of one model
+
 
 def generate(model, prompts, *, max_length, sampler="greedy", seed=None, end_id=None, pad_id=None, context=None):
     """Continues each prompt token by token.
@@ -158,10 +160,12 @@ def _compiled(loop, model):
 
 
 def _cached(model, key, build):
-    """Compiled functions live and die with their model."""
+    """Compiled functions live and die with their model: the last used, and none that knows other weights."""
     functions = vars(model).setdefault("_decoding_functions", {})
-    if key not in functions:
-        functions[key] = build()
+    key = (*key, *(id(v) for v in getattr(model, "variables", ())))  # LoRA adds some
+    functions[key] = functions.pop(key, None) or build()  # the last one now
+    for old in list(functions)[:-KEPT]:
+        del functions[old]
     return functions[key]
 
 

@@ -273,8 +273,8 @@ def can_update_rows(model):
 def adagrad_rows(function, optimizer):
     """One step of Adagrad that reads and writes only the rows of matrices that a loss looks at. TensorFlow only.
 
-    Why: TensorFlow has one operation for what Keras does in a dozen, and the optimizer's private variables are needed
-    for it. Two gradients of one row are summed first, as in a dense gradient.
+    Why: Keras goes through whole matrices, and the optimizer's private variables are needed to do otherwise. Two
+    gradients of one row are summed first, as in a dense gradient.
 
     Args:
         function: Takes `take(variable, rows)`, by which it reads rows; returns a scalar to differentiate, a factor to
@@ -294,17 +294,18 @@ def adagrad_rows(function, optimizer):
 
         loss, factor, result = function(take)
     gradients = tape.gradient(loss, [taken for _, _, taken in read])
-    rate, epsilon = tf.cast(optimizer.learning_rate, "float32"), optimizer.epsilon**0.5
+    rate = tf.cast(optimizer.learning_rate, "float32")
     for variable in {id(v): v for v, _, _ in read}.values():
         parts = [(r, g) for (v, r, _), g in zip(read, gradients, strict=True) if v is variable]
         rows = tf.concat([tf.reshape(r, [-1]) for r, _ in parts], 0)
         gradient = tf.concat([tf.reshape(g, [-1, variable.shape[-1]]) for _, g in parts], 0)
         rows, places = tf.unique(rows)
         gradient = factor * tf.math.unsorted_segment_sum(gradient, places, tf.size(rows))
-        accumulator = optimizer._accumulators[optimizer._get_variable_index(variable)]
-        tf.raw_ops.ResourceSparseApplyAdagradV2(
-            var=variable.value.handle, accum=accumulator.value.handle, lr=rate, epsilon=epsilon, grad=gradient,
-            indices=rows,
-        )  # fmt: skip
+        weights = variable.value.handle
+        squares = optimizer._accumulators[optimizer._get_variable_index(variable)].value.handle
+        tf.raw_ops.ResourceScatterAdd(resource=squares, indices=rows, updates=gradient * gradient)
+        total = tf.raw_ops.ResourceGather(resource=squares, indices=rows, dtype="float32")
+        step = rate * gradient * tf.math.rsqrt(total + optimizer.epsilon)
+        tf.raw_ops.ResourceScatterSub(resource=weights, indices=rows, updates=step)
     optimizer.iterations.assign_add(1)
     return result

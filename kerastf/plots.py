@@ -9,15 +9,14 @@ from kerastf.checkpoint import atomic
 from kerastf.errors import InputError
 
 
-def _pyplot():
+def _subplots(rows=1, columns=1, *, squeeze=True, **options):
+    """A figure and its axes, as pyplot gives them; but pyplot, and where it shows figures, is left to the user."""
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ImportError:
         raise ImportError("Pictures need matplotlib: pip install 'kerastf[plots]'") from None
-    matplotlib.use("Agg", force=False)
-    from matplotlib import pyplot
-
-    return pyplot
+    figure = Figure(**options)
+    return figure, figure.subplots(rows, columns, squeeze=squeeze)
 
 
 def attention_map(weights, queries, keys=None, *, path=None, title="Attention"):
@@ -41,14 +40,13 @@ def attention_map(weights, queries, keys=None, *, path=None, title="Attention"):
             f"`weights` must be (T, S) or (H, T, S) for {len(queries)} queries and {len(keys)} keys. "
             f"Received: shape {weights.shape}"
         )
-    pyplot = _pyplot()
     heads = weights.shape[0]
     columns = min(heads, 2 if heads <= 4 else 3)  # on a page of usual width the labels can still be read
     rows = -(-heads // columns)
     side = max(2.6, 0.2 * max(len(queries), len(keys)))
     longest = max(len(visible(t)) for t in (*queries, *keys))
     room = 0.06 * longest  # for labels of many letters: words stand upright under a map, and beside it
-    figure, axes = pyplot.subplots(
+    figure, axes = _subplots(
         rows, columns, figsize=((side + room) * columns + 1, (side + room) * rows + 0.7), squeeze=False,
         layout="constrained",
     )  # fmt: skip
@@ -119,8 +117,7 @@ def position_map(codes, *, path=None, title="Positions", across="channel"):
     codes = np.asarray(codes, dtype="float32")
     if codes.ndim != 2:
         raise InputError(f"`codes` must be (positions, channels). Received: shape {codes.shape}")
-    pyplot = _pyplot()
-    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    figure, axis = _subplots(figsize=(7, 4.5), layout="constrained")
     bound = max(float(np.abs(codes).max()), 1e-6)
     picture = axis.imshow(codes, cmap="RdBu", vmin=-bound, vmax=bound, aspect="auto", interpolation="nearest")
     axis.set(xlabel=across, ylabel="position", title=title)
@@ -158,9 +155,8 @@ def position_similarity(table, grid, *, path=None, title="Similarity of position
     whole = np.full((rows, rows + 1, columns, columns + 1), np.nan)
     whole[:, :rows, :, :columns] = maps.transpose(0, 2, 1, 3)
     whole = whole.reshape(rows * (rows + 1), columns * (columns + 1))[:-1, :-1]
-    pyplot = _pyplot()
     side = 6.5 / max(rows, columns)
-    figure, axis = pyplot.subplots(
+    figure, axis = _subplots(
         figsize=(max(side * columns, 2.5) + 1.5, max(side * rows, 2) + 1), layout="constrained"
     )
     picture = axis.imshow(whole, vmin=-1, vmax=1, cmap="viridis", interpolation="nearest")
@@ -197,9 +193,8 @@ def rollout(images, maps, *, labels=None, path=None, title="Attention rollout"):
             f"`images` must be (B, H, W, 1 or 3), `maps` (B, rows, columns), and `labels` B of them or None. "
             f"Received: shapes {images.shape} and {maps.shape}, labels={labels!r}"
         )
-    pyplot = _pyplot()
     count, height, width = images.shape[:3]
-    figure, axes = pyplot.subplots(
+    figure, axes = _subplots(
         2, count, figsize=(1.7 * count + 1, 4.2), squeeze=False, layout="constrained"
     )  # fmt: skip
     for i, (image, weights) in enumerate(zip(images, maps, strict=True)):
@@ -233,8 +228,7 @@ def curve(history, *, path=None, title="Training", across="epoch", first=1):
     Returns:
         The matplotlib figure.
     """
-    pyplot = _pyplot()
-    figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    figure, axis = _subplots(figsize=(6, 4), layout="constrained")
     for name, values in history.items():
         marker = "o" if len(values) <= 24 else None  # more would be a thick line
         axis.plot(range(first, first + len(values)), values, marker=marker, label=name)
@@ -256,8 +250,7 @@ def run_curves(rows, *, path=None, title="Training"):
     names = list(dict.fromkeys(k.removeprefix("val_") for row in rows for k in row if k not in ("step", "seconds")))
     if not names:
         raise InputError(f"There is nothing to draw. Received: {len(rows)} rows")
-    pyplot = _pyplot()
-    figure, axes = pyplot.subplots(
+    figure, axes = _subplots(
         1, len(names), figsize=(4 * len(names) + 0.5, 3.4), squeeze=False, layout="constrained"
     )
     for name, axis in zip(names, axes[0], strict=True):
@@ -282,8 +275,7 @@ def rival_curves(rows, *, path=None, title="Rivals", along=("step", "loss")):
         title: Stands above.
         along: What stands across, and what stands upward.
     """
-    pyplot = _pyplot()
-    figure, axis = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    figure, axis = _subplots(figsize=(7, 4.2), layout="constrained")
     for name, runs in rows.items():
         values = {}
         for step, value in (pair for run in runs for pair in run):
@@ -311,8 +303,7 @@ def gradient_by_distance(curves, *, path=None, title="How far back the gradient 
     """
     if not curves:
         raise InputError(f"`curves` needs at least one cell. Received: curves={curves!r}")
-    pyplot = _pyplot()
-    figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    figure, axis = _subplots(figsize=(6, 4), layout="constrained")
     for name, norms in curves.items():
         norms = np.asarray(norms, dtype="float64")
         axis.plot(np.where(norms > 0, norms, np.nan), label=name)  # a logarithm has no zero
@@ -349,8 +340,7 @@ def projection(vectors, groups, *, labels=None, path=None, title="Vectors in two
     points = np.zeros((len(vectors), 2))
     points[:, : len(directions[:2])] = centred @ directions[:2].T
     share = sizes[:2] ** 2 / max(float(np.sum(sizes**2)), 1e-12)
-    pyplot = _pyplot()
-    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    figure, axis = _subplots(figsize=(7, 4.5), layout="constrained")
     for number, group in enumerate(dict.fromkeys(groups)):
         mine = [i for i, g in enumerate(groups) if g == group]
         axis.scatter(*points[mine].T, label=visible(group), marker="os^vD*"[number % 6], alpha=0.7)
@@ -367,7 +357,6 @@ def _finish(figure, path):
     if path is not None:
         with atomic(Path(path)) as temporary:
             figure.savefig(temporary, dpi=130)
-        _pyplot().close(figure)
     return figure
 
 

@@ -206,6 +206,31 @@ def test_lora(tmp_path):
     )
 
 
+def lora_filled(model):
+    """The model with low-rank weights that make a difference."""
+    model.enable_lora(2)
+    for weight in model.trainable_weights:
+        if "/lora_" in weight.path:
+            weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+    return model
+
+
+def test_what_was_compiled_before_lora_is_not_used_after_it():
+    tokenizer = text.WordTokenizer(["the", "cat", "sat"], text.BERT)
+    found = []
+    for early in (True, False):
+        keras.utils.set_random_seed(1)
+        model = kerastf.create_model("bert", **{**TINY, "vocab_size": None}, tokenizer=tokenizer)
+        shake(model, 3)
+        if early:
+            model.embed(["the cat"])
+            model.predict(TOKENS % 5, verbose=0)
+        lora_filled(model)
+        found.append((model.embed(["the cat"]), model.predict(TOKENS % 5, verbose=0)))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
 def test_lora_of_some_layers_in_another_family():
     model = kerastf.create_model("gpt", **TINY)
     assert model.enable_lora(1, alpha=4, only=["attention/qkv"]) == ["layer_0/attention/qkv", "layer_1/attention/qkv"]

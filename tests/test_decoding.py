@@ -121,6 +121,28 @@ def test_weights_that_change_are_seen(model):
     assert fresh.generate([[1]], max_length=12).tolist() == model.generate([[1]], max_length=12).tolist()
 
 
+def test_weights_that_come_are_seen(model):
+    fresh = kerastf.create_model("gpt", **{**TINY, "dim": 16})
+    shake(fresh, 1)
+    before = fresh.generate([[1]], max_length=12).tolist()
+    fresh.enable_lora(4)
+    for weight in fresh.trainable_variables:
+        if "/lora_" in weight.path:
+            weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+    row = [1]
+    while len(row) < 12:
+        row.append(int(np.argmax(ops.convert_to_numpy(fresh(np.array([row], "int32")))[0, -1])))
+    assert fresh.generate([[1]], max_length=12).tolist() == [row] != before
+
+
+def test_a_model_keeps_the_loops_that_it_used_last(monkeypatch):
+    monkeypatch.setattr(decoding, "KEPT", 2)
+    fresh = kerastf.create_model("gpt", **TINY)
+    for rows in (1, 2, 1, 3):
+        fresh.generate([[1]] * rows, max_length=4)
+    assert [key[2] for key in fresh._decoding_functions] == [1, 3]
+
+
 @pytest.mark.parametrize("sampler", ["random", "top_k", "top_p", {"name": "random", "temperature": 0.5}])
 def test_seed(model, sampler):
     draw = lambda seed: model.generate([[1], [2]], max_length=12, sampler=sampler, seed=seed).tolist()  # noqa: E731
@@ -147,6 +169,11 @@ def test_top_k_draws_from_the_k_best_only(model):
     best = set(np.argsort(-ops.convert_to_numpy(model(ops.array([[1]]))[0, -1]))[:3].tolist())
     rows = model.generate([[1]] * 500, max_length=2, sampler={"name": "top_k", "k": 3, "temperature": 9.0}, seed=1)
     assert len(set(rows[:, 1].tolist())) > 1 and set(rows[:, 1].tolist()) <= best
+
+
+def test_top_k_of_more_than_there_are_draws_from_all(model):
+    drawn = [model.generate([[1]] * 50, max_length=4, sampler=s, seed=1) for s in ({"name": "top_k", "k": 99}, "random")]
+    np.testing.assert_array_equal(*drawn)
 
 
 @settings(max_examples=examples(8, 20), deadline=None)

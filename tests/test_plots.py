@@ -17,6 +17,20 @@ def some(*shape):
     return weights / weights.sum(-1, keepdims=True)
 
 
+def test_pyplot_is_left_to_the_user(tmp_path):
+    import matplotlib
+    from matplotlib import pyplot
+
+    before = matplotlib.get_backend()
+    pyplot.switch_backend("svg")
+    try:
+        figure = plots.attention_map(some(2, 2), "ab", path=tmp_path / "map.png")
+        assert matplotlib.get_backend() == "svg" and not pyplot.get_fignums()
+    finally:
+        pyplot.switch_backend(before)
+    assert figure.axes and (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
+
+
 def test_attention_data_holds_thousandths(tmp_path):
     layers = [some(2, 3, 4), some(2, 3, 4)]
     told = plots.attention_data(

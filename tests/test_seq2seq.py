@@ -191,10 +191,25 @@ def test_learns_to_reverse():
     assert np.mean([g == row[::-1].tolist() for g, row in zip(got, new, strict=True)]) > 0.95
 
 
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"attention": "luong"}, marks=pytest.mark.slow)], ids=str
+)
+def test_a_last_batch_of_fewer_rows_trains_under_xla(options):
+    x = np.random.default_rng(0).integers(3, 9, (5, 4)).astype("int32")
+    losses = []
+    for compiled in (True, False):
+        keras.utils.set_random_seed(1)
+        model = kerastf.create_model("seq2seq", **{**TINY, **options})
+        model.compile("sgd", jit_compile=compiled)
+        losses += model.fit({"source": x, "target": x}, x, batch_size=3, shuffle=False, verbose=0).history["loss"]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
 def test_mistakes():
     for options, message in (
         ({"teacher_forcing": 2.0}, "`teacher_forcing` is a probability in [0, 1]. Received: teacher_forcing=2.0"),
         ({"units": 0}, "`units` must be at least 1. Received: units=0"),
+        ({"attention": {"name": "luong", "dropout": 0.5}}, "A decoder that asks its attention step by step drops nothing there: leave the attention's `dropout` out, and use the model's. Received: dropout=0.5"),
         ({"attention": "window"}, "attention `window` does not support cross. Those that do: `bahdanau`, `cosine`, `luong`, `multi_head`, `none`, `linear_attention/linear`."),
     ):  # fmt: skip
         with pytest.raises(ConfigError) as caught:

@@ -169,3 +169,19 @@ def test_shared_embeddings_need_one_vocabulary():
         "Shared embeddings need one vocabulary: give both sides one tokenizer, or shared_embeddings=False. "
         "Received: vocab_size=9, source_vocab_size=7"
     )
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_target_is_as_long_as_there_are_positions(beams):
+    model = kerastf.create_model("transformer", **TINY, position="learned")
+    shake(model, 1)
+    assert len(model.generate([3, 4], num_beams=beams)) <= 9
+    assert len(model.generate([3, 4], max_length=9, num_beams=beams)) <= 9
+    with pytest.raises(InputError) as caught:
+        model.generate([3, 4], max_length=10, num_beams=beams)
+    assert str(caught.value) == (
+        "The model has 10 positions, of which the start token takes one: a target has at most 9 tokens. "
+        "Received: max_length=10"
+    )
+    anywhere = kerastf.create_model("transformer", **TINY, position="sinusoidal")
+    assert len(anywhere.generate([3, 4], max_length=20, num_beams=beams)) <= 20

@@ -104,6 +104,19 @@ def test_the_same_size_is_the_same_model():
         assert not {id(w) for w in model.weights} & {id(w) for w in same.weights}
 
 
+def test_another_size_keeps_what_is_frozen_and_what_lora_learnt():
+    model = tiny()
+    model.blocks[0].trainable = False
+    other = model.resized(16)
+    assert {w.path for w in other.trainable_weights} == {w.path for w in model.trainable_weights}
+    adapted = tiny()
+    adapted.enable_lora(2)
+    for weight in adapted.trainable_weights:
+        weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+    x = some(2, 8, 8, 3)
+    np.testing.assert_allclose(numpy(adapted.resized(8)(x)), numpy(adapted(x)), atol=1e-4)
+
+
 def test_positions_are_interpolated():
     model = tiny(image_size=[8, 12])
     ramp = np.stack([[y, x] for y in range(2) for x in range(3)]) @ np.ones((2, 16))

@@ -68,7 +68,8 @@ def test_the_loss_of_windows_equals_numpy(mode, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["skip_gram", "cbow"])
-def test_the_fast_update_is_adagrad(mode, monkeypatch):
+@pytest.mark.parametrize("setting", [{}, {"initial_accumulator_value": 0.01, "epsilon": 0.02}], ids=["its own", "other"])
+def test_the_fast_update_is_adagrad(mode, setting, monkeypatch):
     """On TensorFlow: weights and accumulators after three steps, against dense gradients of the slow loss."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the fast step is TensorFlow's")
@@ -77,10 +78,12 @@ def test_the_fast_update_is_adagrad(mode, monkeypatch):
     shake(model, 1)
     drawn = np.random.default_rng(5).integers(0, 9, (3, 5)).astype("int32")
     monkeypatch.setattr(model.head, "draw", lambda shape: ops.convert_to_tensor(drawn))
-    model.compile(run_eagerly=True, steps_per_execution=1)
+    given = {"optimizer": keras.optimizers.Adagrad(0.1, **setting)} if setting else {}
+    model.compile(**given, run_eagerly=True, steps_per_execution=1)
     model.optimizer.build(model.trainable_variables)
     assert model._updates_rows()
-    squares = [0.0, 0.0]
+    first, epsilon = setting.get("initial_accumulator_value", 0.0), setting.get("epsilon", 1e-16)
+    squares = [first, first]
     for n in range(3):
         tokens, reach = (ops.convert_to_tensor(a) for a in rows(n))
         weights = [numpy(v) for v in model.trainable_variables]
@@ -88,7 +91,7 @@ def test_the_fast_update_is_adagrad(mode, monkeypatch):
         model.train_on_batch(*rows(n))
         squares = [s + g**2 for s, g in zip(squares, slopes, strict=True)]
         for variable, w, s, g in zip(model.trainable_variables, weights, squares, slopes, strict=True):
-            np.testing.assert_allclose(numpy(variable), w - 0.1 * g / np.sqrt(s + 1e-16), atol=1e-5)
+            np.testing.assert_allclose(numpy(variable), w - 0.1 * g / np.sqrt(s + epsilon), atol=1e-5)
     for kept, s in zip(model.optimizer.variables[2:], squares, strict=True):
         np.testing.assert_allclose(numpy(kept), s, rtol=1e-3, atol=1e-8)
     assert int(model.optimizer.iterations) == 3

@@ -5,6 +5,7 @@ from keras import ops
 
 from kerastf import functional
 from kerastf.blocks.attention import Attention
+from kerastf.blocks.dense import Dense
 from kerastf.registry import register
 
 
@@ -67,9 +68,9 @@ class Bahdanau(Unprojected):
     def build(self, query_shape, context_shape=None):
         units = self.units or query_shape[-1]
         memory_shape = context_shape or query_shape
-        self.of_query = keras.layers.Dense(units, use_bias=False, dtype=self.dtype_policy, name="query")
+        self.of_query = Dense(units, use_bias=False, dtype=self.dtype_policy, name="query")
         self.of_query.build(query_shape)
-        self.of_key = keras.layers.Dense(units, dtype=self.dtype_policy, name="key")
+        self.of_key = Dense(units, dtype=self.dtype_policy, name="key")
         self.of_key.build(memory_shape)
         self.vector = self.add_weight(shape=(units,), initializer=_uniform(units), name="vector")
         self.key_dim, self.value_dim = units, memory_shape[-1]
@@ -138,7 +139,7 @@ class Luong(Unprojected):
         width = memory_shape[-1]
         self.of_query = None
         if self.score == "general":
-            self.of_query = keras.layers.Dense(width, use_bias=False, dtype=self.dtype_policy, name="query")
+            self.of_query = Dense(width, use_bias=False, dtype=self.dtype_policy, name="query")
             self.of_query.build(query_shape)
         elif query_shape[-1] != width:
             raise ValueError(

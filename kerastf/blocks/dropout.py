@@ -31,4 +31,6 @@ class Dropout(keras.layers.Dropout):
         super().__init__(rate, seed=seed, **kwargs)
 
     def call(self, inputs, training=False):
+        if self.noise_shape is not None:
+            return super().call(inputs, training=training)
         return functional.drop(inputs, self.rate, self.seed_generator) if training and self.rate else inputs

@@ -48,6 +48,8 @@ def token_weights(labels, ignore, sample_weight=None):
     if sample_weight is None:
         return weights
     sample_weight = ops.cast(sample_weight, "float32")
+    if getattr(sample_weight.shape, "rank", 0) is None:  # TensorFlow has met weights of rows and of tokens
+        sample_weight = ops.reshape(sample_weight, (ops.shape(labels)[0], -1) if len(labels.shape) > 1 else (-1,))
     missing = len(weights.shape) - len(sample_weight.shape)
     return weights * ops.reshape(sample_weight, (*ops.shape(sample_weight), *([1] * missing)))
 

@@ -71,6 +71,11 @@ class TopK(samplers.TopKSampler):
             raise ValueError(f"`k` must be at least 1. Received: k={k}")
         super().__init__(k=k, temperature=temperature, seed=seed)
 
+    def get_next_token(self, probabilities):
+        if self.k < probabilities.shape[-1]:
+            return super().get_next_token(probabilities)
+        return samplers.RandomSampler.get_next_token(self, probabilities)  # there are no more
+
 
 @register("sampler", "top_p")
 class TopP(samplers.TopPSampler):

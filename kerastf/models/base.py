@@ -1,6 +1,7 @@
 """What every model family shares: configuration, default loss, new heads, saving."""
 
 import concurrent.futures
+import contextlib
 import functools
 import os
 from typing import Any, ClassVar
@@ -16,6 +17,8 @@ from kerastf.models.from_features import FromFeatures
 from kerastf.models.generation import Generation
 
 fitting.reuse_memory()
+
+WHOLE = 2**31  # rows of a batch that is all there is
 
 
 class Model(FromFeatures, Generation):
@@ -129,7 +132,7 @@ class Model(FromFeatures, Generation):
         self.head = head
         self.tokenizer = text.from_config(plan.options.get("tokenizer"))
         self.dtype_policy = keras.dtype_policies.get(plan.options["dtype"])
-        self.own_loss = True
+        self.own_loss = self.own_metrics = True
         self._adapted = False  # whether there are LoRA weights
         self.fixed = frozenset(w.path for w in self.weights if not w.trainable)  # those that never train
 
@@ -152,9 +155,10 @@ class Model(FromFeatures, Generation):
             metrics: Keras metrics; None for the head's, where the loss is the head's too.
             **kwargs: As for `keras.Model.compile`.
         """
-        self.own_loss = loss is None
+        self.own_loss, self.own_metrics = loss is None, loss is None and metrics is None
         own = all(getattr(type(self), n) is getattr(Model, n) for n in ("default_loss", "default_metrics"))
-        self.sees_logits = not own or loss is not None or metrics is not None or bool(kwargs.get("weighted_metrics"))
+        asked = any(kwargs.get(n) is not None for n in ("weighted_metrics", "loss_weights"))
+        self.sees_logits = not (own and self.own_metrics) or asked
         if loss is None:
             loss = self.default_loss()
             if loss is None:
@@ -163,9 +167,9 @@ class Model(FromFeatures, Generation):
                 )
             metrics = self.default_metrics() if metrics is None else metrics
         optimizer = keras.optimizers.get(optimizer)
-        if not optimizer.built:
+        if not compat.innermost(optimizer).built:
             vectors = [v for v in self.trainable_variables if len(v.shape) < 2]
-            optimizer.exclude_from_weight_decay(var_list=vectors)
+            compat.keep_from_decay(optimizer, vectors)
         super().compile(optimizer, loss=loss, metrics=[] if metrics is None else metrics, **kwargs)
 
     def __setattr__(self, name, value):
@@ -177,14 +181,28 @@ class Model(FromFeatures, Generation):
     @functools.wraps(keras.Model.fit)
     def fit(self, x=None, y=None, batch_size=None, *args, **kwargs):
         self.check_data(x, y)
+        self._assert_compile_called("fit")
         if not fitting.in_one_graph(self):
             compat.build_optimizer(self)
+        with self._training(x, batch_size), fitting.prompt_epochs():
+            return super().fit(x, y, batch_size, *args, **kwargs)
+
+    @functools.wraps(keras.Model.train_on_batch)
+    def train_on_batch(self, x, y=None, *args, **kwargs):
+        self.check_data(x, y)
+        self._assert_compile_called("train_on_batch")
+        with self._training(x, WHOLE):
+            return super().train_on_batch(x, y, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def _training(self, x, batch_size):
+        """Within the block, steps of training are traced and run: by `fit` or one by one, they are the same function."""
         try:
             with (
-                replicas.mended(self), fitting.prompt_epochs(), compat.as_compiled(self), tracing.fusing(),
+                replicas.mended(self), compat.as_compiled(self), tracing.fusing(),
                 fitting.one_pass_adam(self.optimizer), ahead.expecting(x, batch_size),
             ):  # fmt: skip
-                return super().fit(x, y, batch_size, *args, **kwargs)
+                yield
         except Exception:
             # A step that was traced halfway would refuse good data, too.
             self.train_function = self.test_function = None
@@ -203,6 +221,12 @@ class Model(FromFeatures, Generation):
         self.check_data(x, y)
         with replicas.mended(self), fitting.prompt_epochs(), compat.as_compiled(self):
             return super().evaluate(x, y, *args, **kwargs)
+
+    @functools.wraps(keras.Model.test_on_batch)
+    def test_on_batch(self, x, y=None, *args, **kwargs):
+        self.check_data(x, y)
+        with replicas.mended(self), compat.as_compiled(self):
+            return super().test_on_batch(x, y, *args, **kwargs)
 
     @functools.wraps(keras.Model.predict)
     def predict(self, x, *args, **kwargs):
@@ -317,14 +341,19 @@ class Model(FromFeatures, Generation):
             part.enable_lora(rank, lora_alpha=alpha)
         self._adapted = True
         self.compiled = False  # an optimizer made before would know none of the new weights
+        self.forget_traces()
         return sorted(part.path for part in chosen)
+
+    def forget_traces(self):
+        """Drops what was traced with other weights than the model has now."""
+        self.train_function = self.test_function = self.predict_function = None
 
     def get_compile_config(self):
         if self._adapted:
             return None  # the file holds merged weights, which its optimizer never knew
         found = super().get_compile_config()
         if found and self.own_loss:
-            found = {**found, "loss": None, "metrics": None}
+            found = {**found, "loss": None, **({"metrics": None} if self.own_metrics else {})}
         return found
 
     def compile_from_config(self, config):
@@ -335,9 +364,17 @@ class Model(FromFeatures, Generation):
     # --- configuration
 
     def get_config(self):
-        frozen = [w.path for w in self.weights if not (w.trainable or self._adapted or w.path in self.fixed)]
-        frozen = {"frozen": frozen} if frozen else {}
+        frozen = {"frozen": self.frozen()} if self.frozen() else {}
         return {**self.options, "name": self.name, "provenance": self.provenance, **frozen}
+
+    def frozen(self):
+        """The paths of the weights that somebody has frozen, other than by LoRA."""
+        return [w.path for w in self.weights if not (w.trainable or self._adapted or w.path in self.fixed)]
+
+    def freeze(self, paths):
+        """Freezes the weights of these paths."""
+        for weight in self.weights:
+            weight.trainable = weight.trainable and weight.path not in paths
 
     @property
     def provenance(self) -> dict[str, dict[str, str]]:
@@ -347,12 +384,11 @@ class Model(FromFeatures, Generation):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        frozen = set(config.pop("frozen", ()))
+        frozen = config.pop("frozen", ())
         provenance = config.pop("provenance", {})
         with registry.claims(provenance):
             model = cls(**saved.of_today(cls, config, provenance))
-        for weight in model.weights:
-            weight.trainable = weight.trainable and weight.path not in frozen
+        model.freeze({*frozen})
         return model
 
     def task_weights(self):

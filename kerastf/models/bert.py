@@ -218,6 +218,10 @@ class BERT(Model):
         """The model without its head, on the same weights: inputs to `features` `(B, T, C)` and `pooled` `(B, C)`."""
         return self._whole()
 
+    def forget_traces(self):
+        super().forget_traces()
+        self.body.predict_function = None
+
     # --- inputs
 
     def __call__(self, inputs, *args, **kwargs):

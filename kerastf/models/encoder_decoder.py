@@ -90,7 +90,8 @@ class EncoderDecoder(Model):
         Args:
             source: A string or a list of strings (the model needs tokenizers then), or tokens: one list, a list of
                 lists, or an array. Sources may differ in length.
-            max_length: Length at which a target ends at the latest; by default the model's `max_length`.
+            max_length: Length at which a target ends at the latest; by default one less than the model's `max_length`,
+                as the start token has a position, too.
             sampler: `"greedy"`, `"random"`, `"top_k"`, `"top_p"`, a plugin's, or a dict with name and options.
             seed: The same seed gives the same tokens.
             num_beams: More than one searches with that many beams instead of sampling.
@@ -111,8 +112,14 @@ class EncoderDecoder(Model):
                 "The model does not know where a target starts and ends: build it with start_id and end_id."
             )
         rows, form = self._source_rows(source)
-        limit = self.options["max_length"] if max_length is None else max_length + 1
-        shared = {"max_length": limit, "end_id": end, "pad_id": self.options["pad_id"], "context": self._context(rows)}
+        most = self.options["max_length"] - 1
+        length = most if max_length is None else max_length
+        if getattr(self, "max_length", None) is not None and length > most:
+            raise InputError(
+                f"The model has {most + 1} positions, of which the start token takes one: a target has at most {most} "
+                f"tokens. Received: max_length={max_length}"
+            )
+        shared = {"max_length": length + 1, "end_id": end, "pad_id": self.options["pad_id"], "context": self._context(rows)}
         prompts = [[start]] * len(rows)
         if decoding.searches(num_beams, sampler, seed, beams_asked=return_beams):
             tokens, ends, scores = decoding.beam_search(

@@ -14,6 +14,7 @@ from kerastf import compat
 # Logits; below, they are as fast as a whole.
 LARGE = 2**18 if keras.backend.backend() == "tensorflow" else 2**22
 BATCH = 32  # rows where a batch may have any number
+TOUCHED = ("call", "compute_loss", "compute_metrics")  # what a step from features goes through in place of Keras's
 
 _running = contextvars.ContextVar("running", default=None)
 
@@ -74,6 +75,8 @@ def _serves(model, data):
         return False  # rows lie on several devices, and pieces of rows would be computed by one at a time
     if keras.backend.backend() == "torch" or model.sees_logits or not hasattr(targets, "shape"):
         return False
+    if any(getattr(type(model), name) is not getattr(FromFeatures, name) for name in TOUCHED):
+        return False  # a class of somebody's own looks at the logits
     if not _is_own(type(model.head)) or model.head.label_smoothing or model.head.compute_dtype == "float16":
         return False  # gradients of float16 are found scaled, and here they are scaled when they are found
     return math.prod(n or BATCH for n in targets.shape) * model.head.vocab_size >= LARGE

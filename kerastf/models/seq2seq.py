@@ -231,6 +231,12 @@ class Seq2Seq(EncoderDecoder):
             found.append(
                 f"`teacher_forcing` is a probability in [0, 1]. Received: teacher_forcing={options['teacher_forcing']}"
             )
+        attention = options["attention"]
+        if isinstance(attention, dict) and attention.get("dropout"):
+            found.append(
+                "A decoder that asks its attention step by step drops nothing there: leave the attention's `dropout` "
+                f"out, and use the model's. Received: dropout={attention['dropout']}"
+            )
         return found
 
     @classmethod

@@ -344,10 +344,10 @@ class ViT(Model):
         old_grid = self.grid_of(self.options)
         if old_grid is None:
             raise InputError("A model of vectors without a grid has no image size. Build one with another max_length.")
-        given = {k: v for k, v in self.get_config().items() if k not in ("provenance", "name")}
+        given = {k: v for k, v in self.options.items() if k != "name"}
         new = type(self)(**{**given, "image_size": config.plain(image_size)})
         new_grid = self.grid_of(new.options)
-        own = {w.path: w for w in self.weights}
+        own = self.learnt_weights()
         for weight in new.weights:
             old = own[weight.path]
             if tuple(old.shape) == tuple(weight.shape):
@@ -365,6 +365,7 @@ class ViT(Model):
         for before, after in places:
             if hasattr(after, "resize_from"):
                 after.resize_from(before, method)
+        new.freeze({*self.frozen()})
         return new
 
     def attention_weights(self, images):

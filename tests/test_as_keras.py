@@ -48,6 +48,14 @@ def test_one_batch_at_a_time_is_fit(family):
             np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+def test_windows_one_batch_at_a_time():
+    model = kerastf.create_model("word2vec", vocab_size=9, dim=4, counts=[9, 8, 7, 6, 5, 4, 3, 2, 1])
+    model.compile()
+    reach = np.full((4, 4, 2), 2, "int32")
+    losses = [float(np.ravel(model.train_on_batch(TOKENS.astype("int32"), reach))[0]) for _ in range(20)]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
 @pytest.mark.parametrize("call", ["fit", "train_on_batch"])
 def test_who_did_not_compile_is_told(call):
     with pytest.raises(ValueError, match="must call `compile"):

@@ -220,7 +220,9 @@ def test_what_was_compiled_before_lora_is_not_used_after_it():
     found = []
     for early in (True, False):
         keras.utils.set_random_seed(1)
-        model = kerastf.create_model("bert", **{**TINY, "vocab_size": None}, tokenizer=tokenizer)
+        model = kerastf.create_model(
+            "bert", **{**TINY, "vocab_size": None}, tokenizer=tokenizer, head={"name": "classifier", "num_classes": 2}
+        )
         shake(model, 3)
         if early:
             model.embed(["the cat"])

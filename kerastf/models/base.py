@@ -191,6 +191,7 @@ class Model(FromFeatures, Generation):
     def train_on_batch(self, x, y=None, *args, **kwargs):
         self.check_data(x, y)
         self._assert_compile_called("train_on_batch")
+        compat.build_optimizer(self)
         with self._training(x, WHOLE):
             return super().train_on_batch(x, y, *args, **kwargs)
 

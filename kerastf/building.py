@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kerastf import versions
+
 # What holds no weight, and cannot come to hold one.
 PLAIN = (type(None), bool, int, float, str, types.FunctionType, inspect.Signature)
 
@@ -33,7 +35,7 @@ def quickly(postponed: list[Callable[[], Any]] | None = None) -> Iterator[None]:
     """
     import keras
 
-    if keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() != "tensorflow" or not versions.tried():
         yield
         return
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Every touch of a private or backend-specific Keras detail, each with its reason. Written for Keras 3.15."""
+"""Private and backend-specific details of Keras, each with its reason. Written for Keras 3.15."""
 
 import contextlib
 import contextvars
@@ -8,7 +8,7 @@ import weakref
 import keras
 from keras import ops
 
-from kerastf import building
+from kerastf import building, versions
 
 
 def compiled(function, owner):
@@ -257,7 +257,7 @@ def custom_gradient(function):
         function: Takes tensors; returns tensors, and a function of their gradients that gives those of its arguments.
     """
     plain = ops.custom_gradient(function)
-    if keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() != "tensorflow" or not versions.tried():
         return plain
     from tensorflow.python.framework import ops as private
 

@@ -19,6 +19,8 @@ from keras.src.random.seed_generator import make_default_seed
 from keras.src.saving.serialization_lib import SerializableDict
 from keras.src.utils import naming, tracking
 
+from kerastf import versions
+
 # What is never changed, so that two layers may hold the same.
 SHARED = {type(None), bool, int, float, complex, str, bytes, range, inspect.Signature, keras.InputSpec,
           keras.DTypePolicy, SerializableDict, types.ModuleType, types.BuiltinFunctionType, np.dtype}  # fmt: skip
@@ -33,7 +35,8 @@ def copies(given: Callable[[str], bool]) -> Iterator[None]:
     Args:
         given: Whether the weight of a path will be given its value, by `compat.initialised_by`.
     """
-    token = _open.set((given, {}) if keras.backend.backend() == "tensorflow" else None)
+    pays = keras.backend.backend() == "tensorflow" and versions.tried()
+    token = _open.set((given, {}) if pays else None)
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ import os
 
 import keras
 
-from kerastf import ahead, compat, tracing
+from kerastf import ahead, compat, tracing, versions
 
 
 def reuse_memory():
@@ -29,7 +29,7 @@ def prompt_epochs():
     Why: tf.data's tuner wakes up after 10 ms, 20 ms, 40 ms, ... and the end of an epoch waits for it, so that one of 21
     seconds took 41. What is fed there, rows of arrays, has nothing to be tuned.
     """
-    if keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() != "tensorflow" or not versions.tried():
         yield
         return
     import tensorflow as tf
@@ -103,7 +103,7 @@ def one_graph(model, step, nested):
 
 def in_one_graph(model):
     """Whether nothing needs two graphs, so that `one_graph` makes one."""
-    if keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() != "tensorflow" or not versions.tried():
         return False
     plain = not model.jit_compile and not model.run_eagerly and model.steps_per_execution == 1
     return plain and model._distribute_strategy is None
@@ -132,7 +132,7 @@ def one_pass_adam(optimizer):
     Why: Keras writes a dozen tensors as large as the variable down on the way, a quarter of a step of GPT-2.
     """
     inner = _adam_of(optimizer)
-    if keras.backend.backend() != "tensorflow" or inner is None or inner.amsgrad:
+    if keras.backend.backend() != "tensorflow" or inner is None or inner.amsgrad or not versions.tried():
         yield
         return
     import tensorflow as tf

@@ -48,8 +48,11 @@ def add_bias(x, bias):
 
         if not _by_product(x):
             return tf.nn.bias_add(x, bias)
-        added = compat.custom_gradient(lambda x, bias: (tf.nn.bias_add(x, bias), lambda above: (above, summed_rows(above))))
-        return added(x, bias)
+
+        def added(x, bias):
+            return tf.nn.bias_add(x, bias), lambda above: (above, summed_rows(above))
+
+        return compat.custom_gradient(added)(x, bias)
     if not _jax_on_gpu():
         return x + bias
     from kerastf.jax_kernels import rows

@@ -156,9 +156,7 @@ def position_similarity(table, grid, *, path=None, title="Similarity of position
     whole[:, :rows, :, :columns] = maps.transpose(0, 2, 1, 3)
     whole = whole.reshape(rows * (rows + 1), columns * (columns + 1))[:-1, :-1]
     side = 6.5 / max(rows, columns)
-    figure, axis = _subplots(
-        figsize=(max(side * columns, 2.5) + 1.5, max(side * rows, 2) + 1), layout="constrained"
-    )
+    figure, axis = _subplots(figsize=(max(side * columns, 2.5) + 1.5, max(side * rows, 2) + 1), layout="constrained")
     picture = axis.imshow(whole, vmin=-1, vmax=1, cmap="viridis", interpolation="nearest")
     axis.set_xticks([(columns - 1) / 2 + i * (columns + 1) for i in range(columns)], range(1, columns + 1))
     axis.set_yticks([(rows - 1) / 2 + i * (rows + 1) for i in range(rows)], range(1, rows + 1))
@@ -250,9 +248,7 @@ def run_curves(rows, *, path=None, title="Training"):
     names = list(dict.fromkeys(k.removeprefix("val_") for row in rows for k in row if k not in ("step", "seconds")))
     if not names:
         raise InputError(f"There is nothing to draw. Received: {len(rows)} rows")
-    figure, axes = _subplots(
-        1, len(names), figsize=(4 * len(names) + 0.5, 3.4), squeeze=False, layout="constrained"
-    )
+    figure, axes = _subplots(1, len(names), figsize=(4 * len(names) + 0.5, 3.4), squeeze=False, layout="constrained")
     for name, axis in zip(names, axes[0], strict=True):
         for key, label in ((name, "training"), (f"val_{name}", "validation")):
             points = [(row["step"], row[key]) for row in rows if key in row]

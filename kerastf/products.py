@@ -50,7 +50,6 @@ def _of_matrices(a, b, transpose_a, transpose_b):
 
 def _of_rows(rows, matrix, transposed):
     """`rows @ matrix`, whose gradients are by `_of_matrices`, too."""
-    import tensorflow as tf
 
     @compat.custom_gradient
     def apply(rows, matrix):

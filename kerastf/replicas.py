@@ -3,7 +3,7 @@
 A replica is one device's copy of a model. `tf.distribute` runs a step on every replica, each with its part of the
 batch, and adds up the gradients. On other backends there is one replica, and nothing here does anything.
 
-What Keras 3.15 does not do, and `mended` does while `fit`, `evaluate` or `predict` of our models run:
+What Keras 3.15 does not do, and `mended` does while our models train or are evaluated:
 
 - All replicas draw the same random numbers, so that dropout drops the same units of every part of the batch.
 - Gradients are clipped on each replica, before they are added up; so the step depends on how many replicas there are.
@@ -24,7 +24,8 @@ import warnings
 import keras
 from keras import ops
 
-WRITTEN_FOR = "3.15"
+from kerastf import versions
+
 SHIFT = 1_000_003  # between the seeds of two replicas; a prime, so that layers with seeds 0, 1, 2 stay apart
 
 
@@ -105,10 +106,10 @@ def _changed_keras():
     from keras.src.backend.tensorflow import trainer
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
 
-    if keras.__version__.rpartition(".")[0] != WRITTEN_FOR:
+    if keras.__version__.rpartition(".")[0] != versions.TRIED["keras"]:
         warnings.warn(
-            f"Several replicas were tried with Keras {WRITTEN_FOR}; this is Keras {keras.__version__}. If a step "
-            "fails, see kerastf/replicas.py for what is changed in Keras.",
+            f"Several replicas were tried with Keras {versions.TRIED['keras']}; this is Keras {keras.__version__}. "
+            "If a step fails, see kerastf/replicas.py for what is changed in Keras.",
             stacklevel=6,
         )
     add_up = TFOptimizer._all_reduce_sum_gradients

@@ -9,7 +9,7 @@ import platform
 
 import keras
 
-from kerastf import ahead, compat
+from kerastf import ahead, compat, versions
 
 _fusing = contextvars.ContextVar("fusing", default=False)
 
@@ -146,12 +146,12 @@ def fewer_passes():
     and images to be turned, as GPUs need it. That takes a tenth of the way to the first step of gpt.nano. What the user
     has set stays.
     """
+    if on_accelerator() or not versions.tried():
+        yield
+        return
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import context
 
-    if on_accelerator():
-        yield
-        return
     held = context.context()
     plain = held.function_call_options
     config = config_pb2.ConfigProto.FromString(plain.config_proto_serialized)

@@ -172,7 +172,9 @@ def test_top_k_draws_from_the_k_best_only(model):
 
 
 def test_top_k_of_more_than_there_are_draws_from_all(model):
-    drawn = [model.generate([[1]] * 50, max_length=4, sampler=s, seed=1) for s in ({"name": "top_k", "k": 99}, "random")]
+    drawn = [
+        model.generate([[1]] * 50, max_length=4, sampler=s, seed=1) for s in ({"name": "top_k", "k": 99}, "random")
+    ]
     np.testing.assert_array_equal(*drawn)
 
 

@@ -17,7 +17,7 @@ from keras.src.backend.tensorflow import trainer
 from tensorflow.python.eager import context
 
 import kerastf
-from kerastf import ahead, compat, fitting, tracing
+from kerastf import ahead, compat, fitting, tracing, versions
 from kerastf.functional import activations
 from kerastf.models.gpt import GPT
 
@@ -403,3 +403,22 @@ def test_a_step_of_the_users_own_is_taken():
     model.compile()
     x = np.zeros((6, 8), "int32")
     assert model.fit(x, x, batch_size=6, verbose=0).history["rows"] == [6]
+
+
+def test_with_other_versions_a_model_trains_the_same_without_shortcuts(monkeypatch):
+    x = np.arange(64).reshape(8, 8) % 9
+    found = []
+    for known in (True, False):
+        versions.tried.cache_clear()
+        if not known:
+            monkeypatch.setattr(versions, "TRIED", {"keras": "3.0", "tensorflow": "2.0"})
+        with contextlib.nullcontext() if known else pytest.warns(UserWarning, match="They are left out"):
+            keras.utils.set_random_seed(1)
+            model = kerastf.create_model("gpt", vocab_size=9, max_length=8, dim=8, num_layers=2, num_heads=2)
+            model.compile(keras.optimizers.AdamW(0.01))
+            model.fit(x, x, epochs=2, batch_size=4, verbose=0, shuffle=False)
+        assert fitting.in_one_graph(model) == (known and keras.backend.backend() == "tensorflow")
+        found.append([keras.ops.convert_to_numpy(v) for v in model.trainable_variables])
+    versions.tried.cache_clear()
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)

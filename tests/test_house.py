@@ -18,7 +18,7 @@ ROOT = Path(kerastf.__file__).parent
 
 # A module may import modules of lower storeys, and of its own where both are listed together.
 STOREYS = [
-    {"building", "copying", "errors", "garbage"}, {"plugins", "supervisor", "evolution"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
+    {"building", "copying", "errors", "garbage", "versions"}, {"plugins", "supervisor", "evolution"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"},
     {"ahead", "chance", "compat", "cutting", "fitting", "jax_kernels", "kernels", "lookups", "products", "replicas", "shapes", "streams", "tracing"},
     {"alike", "chunked_attention", "chunked_loss", "halves", "looped"},
     {"functional", "text", "checkpoint", "symbolic", "arithmetic"}, {"vectors"}, {"blocks"},
@@ -63,7 +63,7 @@ def test_no_model_imports_another():
 
 def test_tensor_code_is_keras_ops_only():
     backends = {
-        "ahead.py", "building.py", "chance.py", "copying.py", "compat.py", "fitting.py", "kernels.py", "lookups.py", "products.py", "replicas.py", "shapes.py", "streams.py", "tracing.py", "devices.py",
+        "ahead.py", "building.py", "chance.py", "copying.py", "compat.py", "fitting.py", "kernels.py", "lookups.py", "products.py", "replicas.py", "shapes.py", "streams.py", "tracing.py", "versions.py", "devices.py",
     }  # fmt: skip
     allowed = backends | {"batching.py", "examples.py", "pictures.py"}
     for path in ROOT.rglob("*.py"):

@@ -191,9 +191,7 @@ def test_learns_to_reverse():
     assert np.mean([g == row[::-1].tolist() for g, row in zip(got, new, strict=True)]) > 0.95
 
 
-@pytest.mark.parametrize(
-    "options", [{}, pytest.param({"attention": "luong"}, marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.parametrize("options", [{}, pytest.param({"attention": "luong"}, marks=pytest.mark.slow)], ids=str)
 def test_a_last_batch_of_fewer_rows_trains_under_xla(options):
     x = np.random.default_rng(0).integers(3, 9, (5, 4)).astype("int32")
     losses = []

@@ -68,7 +68,9 @@ def test_the_loss_of_windows_equals_numpy(mode, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["skip_gram", "cbow"])
-@pytest.mark.parametrize("setting", [{}, {"initial_accumulator_value": 0.01, "epsilon": 0.02}], ids=["its own", "other"])
+@pytest.mark.parametrize(
+    "setting", [{}, {"initial_accumulator_value": 0.01, "epsilon": 0.02}], ids=["its own", "other"]
+)
 def test_the_fast_update_is_adagrad(mode, setting, monkeypatch):
     """On TensorFlow: weights and accumulators after three steps, against dense gradients of the slow loss."""
     if keras.backend.backend() != "tensorflow":

@@ -197,7 +197,7 @@ class Model(FromFeatures, Generation):
 
     @contextlib.contextmanager
     def _training(self, x, batch_size):
-        """Within the block, steps of training are traced and run: by `fit` or one by one, they are the same function."""
+        """Within the block, steps of training are traced and run; `fit` and `train_on_batch` share what is traced."""
         try:
             with (
                 replicas.mended(self), compat.as_compiled(self), tracing.fusing(),

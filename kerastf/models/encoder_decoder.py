@@ -106,7 +106,7 @@ class EncoderDecoder(Model):
             InputError: The source does not fit the model.
         """
         self.require_decoding()
-        start, end = self.options["start_id"], self.options["end_id"]
+        start, end, pad = (self.options[name] for name in ("start_id", "end_id", "pad_id"))
         if start is None or end is None:
             raise InputError(
                 "The model does not know where a target starts and ends: build it with start_id and end_id."
@@ -119,7 +119,7 @@ class EncoderDecoder(Model):
                 f"The model has {most + 1} positions, of which the start token takes one: a target has at most {most} "
                 f"tokens. Received: max_length={max_length}"
             )
-        shared = {"max_length": length + 1, "end_id": end, "pad_id": self.options["pad_id"], "context": self._context(rows)}
+        shared = {"max_length": length + 1, "end_id": end, "pad_id": pad, "context": self._context(rows)}
         prompts = [[start]] * len(rows)
         if decoding.searches(num_beams, sampler, seed, beams_asked=return_beams):
             tokens, ends, scores = decoding.beam_search(

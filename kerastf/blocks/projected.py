@@ -5,7 +5,7 @@ Shapes: B batch, C channels, U units, P projection.
 
 from keras import ops
 
-from kerastf.blocks.cell import Cell
+from kerastf.blocks.cell import LSTM, Cell
 from kerastf.registry import register
 
 
@@ -82,11 +82,7 @@ class ProjectedLSTM(Cell):
             shape=(self.units, self.output_size), initializer="glorot_uniform", name="projection_kernel"
         )
 
-    def first_bias(self, shape, dtype=None):
-        """The bias at the start: ones for the forget gate, where so asked for, and zeros."""
-        forget = ops.ones if self.unit_forget_bias else ops.zeros
-        parts = [ops.zeros((self.units,), dtype), forget((self.units,), dtype), ops.zeros((2 * self.units,), dtype)]
-        return ops.concatenate(parts)
+    first_bias = LSTM.first_bias
 
     def advance(self, projected, states):
         h, c = states

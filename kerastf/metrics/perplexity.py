@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from kerastf.blocks.losses import token_weights
+
 
 @keras.saving.register_keras_serializable("kerastf")
 class Perplexity(keras.metrics.Mean):
@@ -35,15 +37,9 @@ class Perplexity(keras.metrics.Mean):
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true = ops.cast(y_true, "int32")  # (B, T)
         logits = ops.cast(y_pred, "float32")  # (B, T, V)
-        weight = ops.ones_like(y_true, dtype="float32")
+        weight = token_weights(y_true, self.pad_id, sample_weight)
         if self.pad_id is not None:
-            kept = ops.not_equal(y_true, self.pad_id)
-            weight = ops.cast(kept, "float32")
-            y_true = ops.where(kept, y_true, 0)  # a padding number need not be a token
-        if sample_weight is not None:
-            sample_weight = ops.cast(sample_weight, "float32")
-            extra = len(weight.shape) - len(sample_weight.shape)
-            weight = weight * ops.reshape(sample_weight, (*ops.shape(sample_weight), *([1] * extra)))
+            y_true = ops.where(y_true == self.pad_id, 0, y_true)  # a padding number need not be a token
         entropy = keras.losses.sparse_categorical_crossentropy(y_true, logits, from_logits=True)  # (B, T)
         # Flat, because Keras would take the mean over T first, and a token of a long batch would weigh less.
         return super().update_state(ops.reshape(entropy, (-1,)), ops.reshape(weight, (-1,)))

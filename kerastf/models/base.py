@@ -81,14 +81,19 @@ class Model(FromFeatures, Generation):
             )
         if pad is not None and size is not None and not 0 <= pad < size:
             found.append(f"`pad_id` must be a token in [0, {size}). Received: pad_id={pad}")
+        return found + cls.dtype_problems(options)
+
+    @staticmethod
+    def dtype_problems(options: dict[str, Any]) -> list[str]:
+        """What is wrong with the dtype, if anything."""
         try:
             keras.dtype_policies.get(options["dtype"])
         except (ValueError, TypeError):
-            found.append(
+            return [
                 "`dtype` must be the name of a Keras dtype policy, such as 'float32' or 'mixed_bfloat16'. "
                 f"Received: dtype={options['dtype']!r}"
-            )
-        return found
+            ]
+        return []
 
     @classmethod
     def facts(cls, options: dict[str, Any]) -> dict[str, Any]:

@@ -225,14 +225,7 @@ class ViT(Model):
         if options["max_length"] is not None:
             found += cls._grid_problems(options)
         found += _preprocessing_problems(options["preprocessing"], options["channels"])
-        try:
-            keras.dtype_policies.get(options["dtype"])
-        except (ValueError, TypeError):
-            found.append(
-                "`dtype` must be the name of a Keras dtype policy, such as 'float32' or 'mixed_bfloat16'. "
-                f"Received: dtype={options['dtype']!r}"
-            )
-        return found
+        return found + cls.dtype_problems(options)
 
     @classmethod
     def _grid_problems(cls, options):

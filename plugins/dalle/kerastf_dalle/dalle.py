@@ -9,7 +9,6 @@ from keras import ops
 from kerastf import config, decoding, functional, register, text
 from kerastf.errors import ConfigError, InputError
 from kerastf.models.base import Model
-from kerastf.models.gpt import GPT
 from kerastf_dalle.dvae import DVAE
 from kerastf_dalle.losses import PartLoss, PartsCrossEntropy
 
@@ -117,8 +116,8 @@ class DALLE(Model):
         shared = ("dim", "num_layers", "num_heads", "mlp_dim", "dropout", "activation", "epsilon", "norm_order",
                   "initializer_std", "dtype")  # fmt: skip
         slots = {name: blocks[name] if per_layer else blocks[name][0] for name, per_layer in self.slots.items()}
-        transformer = GPT(
-            facts["vocab_size"], max_length=facts["max_length"], name="transformer", **slots,
+        transformer = config.build_model(
+            "gpt", vocab_size=facts["vocab_size"], max_length=facts["max_length"], name="transformer", **slots,
             **{name: options[name] for name in shared},
         )  # fmt: skip
 

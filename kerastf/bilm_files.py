@@ -165,10 +165,10 @@ def _own(file, name, path):
 
     found = file
     for step in name.split("/"):
-        link = found.get(step, getlink=True) if isinstance(found, h5py.Group) and step in found.keys() else None
-        if link is None:
+        here = step.encode()
+        if not isinstance(found, h5py.Group) or not found.id.links.exists(here):
             return None
-        if not isinstance(link, h5py.HardLink):
+        if found.id.links.get_info(here).type != h5py.h5l.TYPE_HARD:  # `in` would follow it to see whether it leads there
             raise FileFormatError(f"{path.name}: {name} is a link to somewhere else. It is refused.")
         found = found[step]
     if not isinstance(found, h5py.Dataset):

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kerastf import building, garbage, registry
-from kerastf.errors import FileFormatError, PluginError
+from kerastf import building, errors, garbage, registry, trust
+from kerastf.errors import ConfigError, FileFormatError, PluginError, UnknownNameError
 from kerastf.plugins import only
+from kerastf.schema import short
 
 MEMBERS = ("metadata.json", "config.json", "model.weights.h5")
 LARGEST_TEXT = 64 * 2**20  # a configuration of more bytes than this is not one of ours
@@ -94,12 +95,14 @@ def inspect(path: "str | Path") -> Saved:
             )
         namespace = str(whole["registered_name"]).partition(">")[0].removeprefix("kerastf").removeprefix(".")
         weights = _weight_shapes(archive, path)
-    provenance = config.get("provenance")
+    provenance = config.get("provenance") or {}
+    if wrong := unsound(config):
+        raise FileFormatError(f"{path.name}: {wrong}")
     return Saved(
         path=path,
         model=f"{namespace}/{name}" if namespace else name,
         options={k: v for k, v in config.items() if k != "provenance"},
-        provenance=provenance if isinstance(provenance, dict) else {},
+        provenance=provenance,
         keras_version=str(metadata.get("keras_version")),
         date=str(metadata.get("date_saved")),
         compiled=whole.get("compile_config") is not None,
@@ -228,11 +231,13 @@ def load_model(path: "str | Path", *, plugins: str | Collection[str] = "all", co
         The model.
 
     Raises:
-        FileFormatError: The file is missing, damaged or of another kind.
+        FileFormatError: The file is missing, damaged or of another kind, or names what is not known here.
         PluginError: It needs a plugin that is missing, or not allowed.
+        ConfigError: An option is none that this version knows, or has a value that it cannot have.
+        UnknownNameError: A block is none that this version knows.
     """
     saved = inspect(path)
-    with _open(Path(path)) as archive, archive.open("model.weights.h5") as stream:
+    with _open(saved.path) as archive, archive.open("model.weights.h5") as stream:
         while stream.read(2**20):  # to the end, where the checksum is compared
             pass
     with only(plugins), registry.claims(saved.provenance), garbage.later():
@@ -245,8 +250,52 @@ def load_model(path: "str | Path", *, plugins: str | Collection[str] = "all", co
             ) from None
         import keras
 
-        with building.quickly():
+        _require_trusted(saved.path, compile)
+        with building.quickly(), _explained(saved.path):
             return keras.saving.load_model(str(path), compile=compile, safe_mode=True)
+
+
+def _require_trusted(path: Path, compile: bool) -> None:
+    with _open(path) as archive:
+        whole = _read_json(archive, path, "config.json")
+    if not compile:
+        whole["compile_config"] = None  # as Keras does
+    if not isinstance(whole.get("compile_config"), dict | None):
+        raise FileFormatError(f"{path.name}: `compile_config` is not a JSON object.")
+    trust.require_known(whole, path.name)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Within the block, whatever a configuration makes Python or Keras raise becomes an error that names the file."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path.name}: {error}", error.problems) from None
+    except UnknownNameError as error:
+        raise UnknownNameError(f"{path.name}: {error}") from None
+    except (FileFormatError, errors.RegistrationError, errors.InputError, ImportError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        # Keras rewords a TypeError with the whole configuration in front of it.
+        first = error.__context__ if isinstance(error, TypeError) and error.__context__ else error
+        reason = f"it lacks {first}" if isinstance(first, KeyError) else " ".join(str(first).split())
+        reason = reason if len(reason) <= 300 else f"{reason[:297]}..."
+        raise FileFormatError(f"{path.name} cannot be loaded: {reason}") from error
+
+
+def unsound(config: dict[str, Any]) -> str:
+    """What is wrong with the parts of a saved configuration that are no options, or an empty string."""
+    provenance, frozen = config.get("provenance") or {}, config.get("frozen") or []
+    if not isinstance(provenance, dict) or not all(isinstance(claim, dict) for claim in provenance.values()):
+        return f"`provenance` must say of each part where it comes from. Received: provenance={short(provenance)}"
+    for id, claim in provenance.items():
+        version = claim.get("config_version", 1)
+        if type(version) is not int or version < 1:
+            return f"`config_version` of `{id}` must be a positive integer. Received: config_version={short(version)}"
+    if not isinstance(frozen, list) or not all(isinstance(path, str) for path in frozen):
+        return f"`frozen` must be a list of the paths of weights. Received: frozen={short(frozen)}"
+    return ""
 
 
 @contextlib.contextmanager

@@ -168,7 +168,7 @@ def _own(file, name, path):
         here = step.encode()
         if not isinstance(found, h5py.Group) or not found.id.links.exists(here):
             return None
-        if found.id.links.get_info(here).type != h5py.h5l.TYPE_HARD:  # `in` would follow it to see whether it leads there
+        if found.id.links.get_info(here).type != h5py.h5l.TYPE_HARD:  # not followed, as `in` would follow it
             raise FileFormatError(f"{path.name}: {name} is a link to somewhere else. It is refused.")
         found = found[step]
     if not isinstance(found, h5py.Dataset):

@@ -4,11 +4,12 @@ import contextlib
 import io
 import json
 import os
+import stat
 import tempfile
 import zipfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kerastf import building, errors, garbage, registry, trust
@@ -18,6 +19,7 @@ from kerastf.schema import short
 
 MEMBERS = ("metadata.json", "config.json", "model.weights.h5")
 LARGEST_TEXT = 64 * 2**20  # a configuration of more bytes than this is not one of ours
+DEEPEST = 100  # groups of weights within groups: Keras makes two per layer within a layer
 
 
 @dataclass
@@ -117,6 +119,8 @@ def _open(path: Path) -> Iterator[zipfile.ZipFile]:
         raise FileFormatError(f"There is no file {path}. Received: path={str(path)!r}")
     if path.is_dir():
         raise FileFormatError(f"{path} is a folder; a saved model is one .keras file. Received: path={str(path)!r}")
+    if not path.is_file():  # a device may never end, and a pipe never begin
+        raise FileFormatError(f"{path} is not an ordinary file. Received: path={str(path)!r}")
     try:
         with zipfile.ZipFile(path) as archive:
             _check_members(archive, path)
@@ -129,25 +133,39 @@ def _open(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
-    names = [m.filename for m in archive.infolist()]
+    members = archive.infolist()
+    names = [m.filename for m in members]
+    files = {name for name in names if not name.endswith("/")}
     for name in names:
         if name.startswith(("/", "\\")) or ".." in Path(name).parts or ":" in name:
             raise FileFormatError(f"{path.name} holds a member that would leave its folder: {name!r}. It is refused.")
         if name not in MEMBERS and not name.startswith("assets/"):
             raise FileFormatError(f"{path.name} holds an unexpected member: {name!r}. It is refused.")
+        if not files.isdisjoint(map(str, PurePosixPath(name).parents)) or name.rstrip("/") in files - {name}:
+            raise FileFormatError(f"{path.name} holds {name!r} within what is no folder. It is refused.")
+    for member in members:
+        if stat.S_ISLNK(member.external_attr >> 16):
+            raise FileFormatError(f"{path.name} holds a link: {member.filename!r}. It is refused.")
     missing = [m for m in MEMBERS if m not in names]
     if missing:
         raise FileFormatError(f"{path.name} is not a whole .keras file: it lacks {', '.join(missing)}.")
     if len(set(names)) != len(names):
         raise FileFormatError(f"{path.name} holds a member twice. It is refused.")
     size = path.stat().st_size
-    for member in archive.infolist():
-        limit = LARGEST_TEXT if member.filename.endswith(".json") else 100 * size + 2**20
+    most = 100 * size + 2**20
+    for member in members:
+        limit = LARGEST_TEXT if member.filename.endswith(".json") else most
         if member.file_size > limit:
             raise FileFormatError(
                 f"{path.name} declares {member.file_size:,} bytes for {member.filename!r}, beyond what a file of "
                 f"{size:,} bytes can hold. It is refused."
             )
+    total = sum(member.file_size for member in members)
+    if total > most + LARGEST_TEXT:
+        raise FileFormatError(
+            f"{path.name} declares {total:,} bytes in all, beyond what a file of {size:,} bytes can hold. It is "
+            f"refused."
+        )
 
 
 def _read_json(archive: zipfile.ZipFile, path: Path, member: str) -> dict[str, Any]:
@@ -208,12 +226,16 @@ def _weight_shapes(archive: zipfile.ZipFile, path: Path) -> dict[str, tuple[int,
     found: dict[str, tuple[int, ...]] = {}
 
     def note(name: str, item: Any) -> None:
+        if name.count("/") >= DEEPEST:
+            raise FileFormatError(f"{path.name}: its weights stand in more than {DEEPEST} groups within groups.")
         if isinstance(item, h5py.Dataset) and not name.startswith(("optimizer", "_")) and "seed_generator" not in name:
             found[name.replace("/vars/", "/")] = tuple(item.shape)
 
     try:
         with _stored(archive, path, "model.weights.h5") as stream, h5py.File(stream, "r") as weights:
             weights.visititems(note)
+    except FileFormatError:
+        raise
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise FileFormatError(f"{path.name}: the weights are damaged ({error}).") from None
     return found

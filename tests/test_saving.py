@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 import zipfile
 
 import keras
@@ -249,6 +250,69 @@ def test_strangers_files(trained, tmp_path):
         target.writestr("model.weights.h5", "")
     with pytest.raises(FileFormatError, match="beyond what a file"):
         kerastf.load_model(bomb)
+
+
+def symbolic(name):
+    info = zipfile.ZipInfo(name)
+    info.external_attr = 0o120777 << 16
+    return info
+
+
+@pytest.mark.parametrize(
+    "surplus, told",
+    [
+        ([(f"assets/{i}", bytes(2**23)) for i in range(30)], "own.keras declares 251,"),
+        ([(symbolic("assets/a"), "/etc")], "own.keras holds a link: 'assets/a'. It is refused."),
+        ([("assets/a", "x"), ("assets/a/b", "x")], "own.keras holds 'assets/a/b' within what is no folder. It is refused."),
+        ([("assets", "x"), ("assets/b", "x")], "own.keras holds an unexpected member: 'assets'. It is refused."),
+        ([("assets/a", "x"), ("assets/a/", "")], "own.keras holds 'assets/a/' within what is no folder. It is refused."),
+    ],
+    ids=["bomb", "link", "below a file", "no folder", "both"],
+)  # fmt: skip
+def test_members_that_would_fill_the_disk_or_lead_away(plain, tmp_path, surplus, told):
+    path = tmp_path / "own.keras"
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+        for member, content in surplus:
+            target.writestr(member, content)
+    for read in (kerastf.inspect, kerastf.load_model):
+        with pytest.raises(FileFormatError) as caught:
+            read(path)
+        assert str(caught.value).startswith(told)
+
+
+def test_what_is_no_ordinary_file(tmp_path):
+    """Reading them would never end: so it runs where it can be ended."""
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    code = """
+import sys, kerastf
+for path in sys.argv[1:]:
+    try:
+        kerastf.inspect(path)
+    except ValueError as error:
+        print(error)
+"""
+    paths = ["/dev/zero", str(tmp_path / "pipe")]
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == [f"{path} is not an ordinary file. Received: path={path!r}" for path in paths]
+
+
+def test_weights_in_groups_without_end(plain, tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "deep.h5", "w") as file:
+        file["/".join("a" * 1500)] = 0.0
+
+    def deepen(members):
+        members["model.weights.h5"] = (tmp_path / "deep.h5").read_bytes()
+
+    start = time.perf_counter()
+    with pytest.raises(FileFormatError, match="deep.keras: its weights stand in more than 100 groups within groups."):
+        kerastf.inspect(rewrite(plain, tmp_path / "deep.keras", deepen))
+    assert time.perf_counter() - start < 2
 
 
 @pytest.fixture(scope="module")

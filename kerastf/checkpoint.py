@@ -4,8 +4,8 @@ import contextlib
 import io
 import json
 import os
+import secrets
 import stat
-import tempfile
 import zipfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -326,17 +326,21 @@ def atomic(path: "str | Path") -> Iterator[Path]:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileFormatError(f"There is no folder {path.parent} to save in. Received: path={str(path)!r}")
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
+    temporary = beside(path)
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # less what the process masks
     try:
-        yield Path(name)
-        os.chmod(name, 0o666 & ~_umask())
-        _to_disk(name)  # before the name changes, or a power failure could leave an empty file under it
-        os.replace(name, path)
+        yield temporary
+        _to_disk(temporary)  # before the name changes, or a power failure could leave an empty file under it
+        os.replace(temporary, path)
         _to_disk(path.parent)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def beside(path: Path) -> Path:
+    """A free name in the same folder, hidden, with the same suffix."""
+    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
 
 
 def _to_disk(path: "str | Path") -> None:
@@ -345,9 +349,3 @@ def _to_disk(path: "str | Path") -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -192,6 +192,24 @@ def test_saving_is_atomic(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["m.keras"]
 
 
+def test_a_file_has_the_rights_that_the_process_gives(tmp_path, monkeypatch):
+    """The mask is the whole process's: setting it would change the files of other threads."""
+    import os
+
+    from kerastf import checkpoint
+
+    before = os.umask(0o027)
+    try:
+        monkeypatch.setattr(os, "umask", None)
+        with checkpoint.atomic(tmp_path / "file") as temporary:
+            temporary.write_text("x")
+        assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
 def test_local_blocks_survive_in_the_same_session(tmp_path):
     @kerastf.register("norm", "mine", supports=("causal",))
     class Mine(keras.layers.Layer):

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import secrets
+import shutil
 import stat
 import zipfile
 from collections.abc import Collection, Iterator
@@ -335,6 +336,33 @@ def atomic(path: "str | Path") -> Iterator[Path]:
         _to_disk(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def appearing(path: "str | Path") -> Iterator[Path]:
+    """A free path for a file or a folder; what is there when the block ends well gets the name `path`.
+
+    Otherwise it is removed, and so are the folders that were made to hold it.
+    """
+    path = Path(path)
+    made = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = beside(path)
+    try:
+        yield temporary
+        for part in [*temporary.rglob("*"), temporary]:
+            _to_disk(part)
+        os.rename(temporary, path)
+        _to_disk(path.parent)
+    except BaseException:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        else:
+            temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else has put something there
+            for folder in made:
+                folder.rmdir()
         raise
 
 

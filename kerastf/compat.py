@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import functools
+import sys
 import weakref
 
 import keras
@@ -413,6 +414,26 @@ def averaged_weights(model):
     finally:
         for variable, value in before:
             variable.assign(value)
+
+
+@contextlib.contextmanager
+def writing(temporary, path):
+    """Within the block, what TensorFlow raises where it cannot write is an `OSError` of one line.
+
+    Why: it has classes of its own for a full disk, which nobody catches who writes a file.
+
+    Args:
+        temporary: Where it writes.
+        path: What the user calls it.
+    """
+    try:
+        yield
+    except Exception as error:
+        tf = sys.modules.get("tensorflow")
+        if tf is None or not isinstance(error, tf.errors.OpError):
+            raise
+        reason = " ".join(error.message.replace(str(temporary), str(path)).split())
+        raise OSError(f"{path} cannot be written: {reason[:300]}") from None
 
 
 def event_writer(folder):

@@ -142,7 +142,8 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
             raise FileFormatError(f"{path.name} holds a member that would leave its folder: {name!r}. It is refused.")
         if name not in MEMBERS and not name.startswith("assets/"):
             raise FileFormatError(f"{path.name} holds an unexpected member: {name!r}. It is refused.")
-        if not files.isdisjoint(map(str, PurePosixPath(name).parents)) or name.rstrip("/") in files - {name}:
+        both = name.endswith("/") and name.rstrip("/") in files
+        if both or not files.isdisjoint(map(str, PurePosixPath(name).parents)):
             raise FileFormatError(f"{path.name} holds {name!r} within what is no folder. It is refused.")
     for member in members:
         if stat.S_ISLNK(member.external_attr >> 16):

@@ -131,6 +131,8 @@ def fill(model, weights):
     import h5py
 
     path = Path(weights)
+    if not path.is_file():
+        raise FileFormatError(f"There is no file {path}. Received: weights={str(weights)!r}")
     try:
         file = h5py.File(path, "r")
     except OSError as error:
@@ -139,8 +141,8 @@ def fill(model, weights):
         wanted = names(model)
         problems, tensors = [], {}
         for name, shape, _ in wanted.values():
-            have = file.get(name)
-            if not isinstance(have, h5py.Dataset):
+            have = _own(file, name, path)
+            if have is None:
                 problems.append(f"{name} is missing")
             elif have.shape != shape:
                 problems.append(f"{name} has shape {have.shape}, not {shape}")
@@ -152,3 +154,27 @@ def fill(model, weights):
         by_path = {w.path: w for w in model.weights}
         for ours, (name, _, rewrite) in wanted.items():
             by_path[ours].assign(rewrite(np.asarray(tensors[name])))
+
+
+def _own(file, name, path):
+    """A dataset whose numbers lie in the file itself; None where there is none of that name.
+
+    A stranger's file may point to any other that can be read here, and its content would become weights.
+    """
+    import h5py
+
+    found = file
+    for step in name.split("/"):
+        here = step.encode()
+        if not isinstance(found, h5py.Group) or not found.id.links.exists(here):
+            return None
+        if found.id.links.get_info(here).type != h5py.h5l.TYPE_HARD:  # not followed, as `in` would follow it
+            raise FileFormatError(f"{path.name}: {name} is a link to somewhere else. It is refused.")
+        found = found[step]
+    if not isinstance(found, h5py.Dataset):
+        return None
+    if found.external or found.is_virtual:
+        raise FileFormatError(f"{path.name}: {name} is kept in another file. It is refused.")
+    if found.dtype.kind != "f":
+        raise FileFormatError(f"{path.name}: {name} holds {found.dtype}, not numbers with a fraction.")
+    return found

@@ -49,6 +49,7 @@ def _list(options):
     from kerastf.plugin_tools.doctor import headline, offers
 
     for plugin in _found():
+        _ = plugin.manifest  # notes what is wrong with it
         print(headline(plugin))
         print(f"  offers {offers(plugin)}")
         for problem in [*filter(None, [plugin.incompatibility]), *plugin.problems]:

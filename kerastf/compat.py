@@ -3,6 +3,8 @@
 import contextlib
 import contextvars
 import functools
+import sys
+import threading
 import weakref
 
 import keras
@@ -297,9 +299,11 @@ def without_allocation():
 
     key = "uninitialized_variables"
     before = list(global_state.get_global_attribute(key, [], set_to_default=True))
-    with keras.StatelessScope(initialize_variables=False):
-        yield
-    global_state.set_global_attribute(key, before)
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            yield
+    finally:
+        global_state.set_global_attribute(key, before)
 
 
 def _adopt(array, dtype):
@@ -315,6 +319,9 @@ def _adopt(array, dtype):
     return ops.convert_to_tensor(array, dtype)
 
 
+_value = contextvars.ContextVar("value", default=None)
+
+
 @contextlib.contextmanager
 def initialised_by(value):
     """Within the block, variables begin with what `value(path, shape)` gives, where that is not None.
@@ -322,18 +329,42 @@ def initialised_by(value):
     Why: weights that are read from a file need not be drawn first; drawing those of GPT-2 takes longer than to read
     them, and their memory would be needed twice.
     """
-    cls = keras.Variable
-    before = cls._initialize_with_initializer
-
-    def initialise(self, initializer):
-        found = value(self.path, tuple(self.shape))
-        before(self, initializer if found is None else (lambda shape, dtype: _adopt(found, dtype)))
-
-    cls._initialize_with_initializer = initialise
-    try:
+    with _values.open(), switched(_value, value):
         yield
-    finally:
-        cls._initialize_with_initializer = before
+
+
+class _Values:
+    """Stands in for Keras's way to fill a variable, as long as any thread is in a block; the others fill as ever."""
+
+    def __init__(self):
+        self.lock, self.users, self.whole = threading.Lock(), 0, None
+
+    @contextlib.contextmanager
+    def open(self):
+        with self.lock:
+            self.users += 1
+            if self.users == 1:
+                self.whole = keras.Variable._initialize_with_initializer
+                keras.Variable._initialize_with_initializer = self.initialisation(self.whole)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.users -= 1
+                if not self.users:
+                    keras.Variable._initialize_with_initializer = self.whole
+
+    @staticmethod
+    def initialisation(whole):
+        def initialise(variable, initializer):
+            value = _value.get()
+            found = None if value is None else value(variable.path, tuple(variable.shape))
+            whole(variable, initializer if found is None else (lambda shape, dtype: _adopt(found, dtype)))
+
+        return initialise
+
+
+_values = _Values()
 
 
 def forget_metrics(model):
@@ -432,6 +463,26 @@ def averaged_weights(model):
     finally:
         for variable, value in before:
             variable.assign(value)
+
+
+@contextlib.contextmanager
+def writing(temporary, path):
+    """Within the block, what TensorFlow raises where it cannot write is an `OSError` of one line.
+
+    Why: it has classes of its own for a full disk, which nobody catches who writes a file.
+
+    Args:
+        temporary: Where it writes.
+        path: What the user calls it.
+    """
+    try:
+        yield
+    except Exception as error:
+        tf = sys.modules.get("tensorflow")
+        if tf is None or not isinstance(error, tf.errors.OpError):
+            raise
+        reason = " ".join(error.message.replace(str(temporary), str(path)).split())
+        raise OSError(f"{path} cannot be written: {reason[:300]}") from None
 
 
 def event_writer(folder):

@@ -81,6 +81,9 @@ def keep_version(cls: Any) -> None:
 
     def upgrade_first(kind: Any, config: Mapping[str, Any], *args: Any) -> Any:
         plain = {k: v for k, v in config.items() if k != "config_version"}
+        above = kind.__mro__[: kind.__mro__.index(cls)]
+        if any("_keeps_version" in vars(other) for other in above):  # which upgraded it before it called here
+            return from_config(kind, plain, *args)
         return from_config(kind, upgraded(cls, plain, config.get("config_version", 1)), *args)
 
     cls.get_config, cls.from_config, cls._keeps_version = with_version, classmethod(upgrade_first), True

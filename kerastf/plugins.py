@@ -34,6 +34,13 @@ LOCAL = "local"
 GROUP = "kerastf."
 VARIABLE = "KERASTF_PLUGINS"
 
+# What a manifest may say of a name, and of which form it is.
+FACTS = {
+    "summary": "a string", "deprecated": "a string", "tags": "a list of strings", "supports": "a list of strings",
+    "aliases": "a list of strings", "renamed": "a table of strings", "example": "a table",
+    "presets": "a table of tables",
+}  # fmt: skip
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
@@ -172,10 +179,27 @@ class Plugin:
         if path is None:
             return {}
         try:
-            return tomllib.loads(path.read_text("utf-8"))
+            found = tomllib.loads(path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             self.problems.append(f"its manifest kerastf.toml cannot be read: {error}")
             return {}
+        return {kind: self._sound(kind, names) for kind, names in found.items()}
+
+    def _sound(self, kind: str, names: Any) -> dict[str, Any]:
+        """What the manifest says of the names of a kind, without what would break those who read it."""
+        sound: dict[str, Any] = {}
+        for name, facts in names.items() if isinstance(names, dict) else [("", names)]:
+            place = f"{kind}.{name}".rstrip(".")
+            if not isinstance(facts, dict):
+                self.problems.append(f"its manifest kerastf.toml: {place} must be a table. Received: {facts!r}")
+                continue
+            wrong = [key for key, value in facts.items() if not _has_form(value, FACTS.get(key, ""))]
+            self.problems += [
+                f"its manifest kerastf.toml: `{key}` of [{place}] must be {FACTS[key]}. Received: {facts[key]!r}"
+                for key in wrong
+            ]
+            sound[name] = {key: value for key, value in facts.items() if key not in wrong}
+        return sound
 
     def _manifest_path(self) -> Path | None:
         for top in dict.fromkeys(e.target.partition(":")[0].partition(".")[0] for e in self.entries):
@@ -235,6 +259,14 @@ class Plugin:
             f"`{entry.id}` ({entry.kind}) comes from the plugin {self.distribution} {self.version}, which fails to "
             f"import: {last}. The whole traceback: kerastf plugin doctor {self.namespace}"
         )
+
+
+def _has_form(value: Any, form: str) -> bool:
+    whole, _, parts = form.partition(" of ")
+    kind: type = {"a string": str, "a list": list, "a table": dict}.get(whole, object)
+    inner: type = {"strings": str, "tables": dict}.get(parts, object)
+    held = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, kind) and all(isinstance(part, inner) for part in held)
 
 
 _lock = threading.RLock()

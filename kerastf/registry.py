@@ -165,7 +165,7 @@ def resolve(kind: str, id: str | type) -> type:
 
 def entry_of(kind: str, value: str | type) -> Entry:
     """The entry behind an id or behind a class that is registered under that kind."""
-    if isinstance(value, str):
+    if not isinstance(value, type):
         return find(kind, value)
     target = _target(value)
     found = [e for e in entries(kind) if e.target == target]

@@ -9,7 +9,7 @@ import pytest
 from trees import tracked
 
 import kerastf
-from kerastf import building
+from kerastf import building, compat
 
 SMALL = {"vocab_size": 11, "dim": 8, "num_layers": 2, "num_heads": 2, "max_length": 8, "dropout": 0.1}
 tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="nothing changes elsewhere")
@@ -146,3 +146,50 @@ def test_variables_are_one_kernel():
     first.kernel.assign(keras.ops.ones((3, 2)))
     second.kernel.assign(keras.ops.zeros((3, 2)))
     assert float(keras.ops.sum(first.kernel)) == 6 and float(keras.ops.sum(second.kernel)) == 0
+
+
+def test_another_thread_draws_its_own_numbers():
+    """While one thread fills variables from a file, a layer of another begins as it always does."""
+    whole, made = keras.Variable._initialize_with_initializer, []
+
+    def build():
+        layer = keras.layers.Dense(3, kernel_initializer="ones")
+        layer.build((None, 2))
+        made.append(np.asarray(layer.kernel))
+
+    with compat.initialised_by(lambda path, shape: np.full(shape, 7, "float32")):
+        thread = threading.Thread(target=build)
+        thread.start()
+        thread.join()
+        build()
+    build()
+    np.testing.assert_array_equal(made, np.stack([np.full((2, 3), n) for n in (1, 7, 1)]))
+    assert keras.Variable._initialize_with_initializer is whole
+
+
+def test_blocks_of_two_threads_may_end_in_any_order():
+    whole, inside, leave, made = keras.Variable._initialize_with_initializer, threading.Event(), threading.Event(), []
+
+    def other():
+        with compat.initialised_by(lambda path, shape: np.full(shape, 2, "float32")):
+            inside.set()
+            leave.wait(30)
+            made.append(keras.Variable(keras.initializers.Zeros(), shape=(1,)))
+
+    thread = threading.Thread(target=other)
+    with compat.initialised_by(lambda path, shape: None):
+        thread.start()
+        inside.wait(30)
+    leave.set()
+    thread.join()
+    assert float(made[0][0]) == 2 and keras.Variable._initialize_with_initializer is whole
+
+
+def test_what_fails_without_allocation_leaves_nothing_to_fill():
+    from keras.src.backend.common import global_state
+
+    before = list(global_state.get_global_attribute("uninitialized_variables", []))
+    with pytest.raises(ValueError, match="halfway"), compat.without_allocation():
+        keras.layers.Dense(3).build((None, 2))
+        raise ValueError("halfway")
+    assert global_state.get_global_attribute("uninitialized_variables", []) == before

@@ -2,7 +2,10 @@
 
 import base64
 import json
+import resource
 import shutil
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -187,6 +190,52 @@ def test_a_saved_model_gives_the_same(tmp_path):
     np.testing.assert_allclose(loaded.serve(tokens), model(tokens), atol=1e-5)
     with pytest.raises(ConfigError, match="The path exists"):
         convert.export(model, path, "savedmodel")
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+import kerastf
+from kerastf import convert
+from kerastf.plugin_tools.stubs import write_stubs
+
+place, to = Path(sys.argv[1]), sys.argv[2]
+model = kerastf.create_model("gpt", vocab_size=11, max_length=8, dim=32, num_layers=1, num_heads=2)
+write = (lambda: write_stubs(place / "new" / "out")) if to == "stubs" else (lambda: convert.export(model, place / "new" / "out", to))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+try:
+    write()
+except OSError as error:
+    print("refused", str(error).count("\\n"), list(place.iterdir()))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+write()
+print([p.name for p in (place / "new").iterdir()])
+"""
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limit of file sizes here")
+@pytest.mark.parametrize("to", ["hf", "savedmodel", "stubs"])
+def test_a_full_disk_leaves_nothing(tmp_path, to):
+    command = [sys.executable, "-c", FULL, str(tmp_path), to]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-2:] == ["refused 0 []", "['out']"], done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("to", ["hf", "keras_hub"])
+def test_what_lora_learnt_goes_along(tmp_path, to):
+    model = kerastf.create_model("gpt", **SIZES)
+    model.enable_lora(2)
+    for weight in model.trainable_variables:
+        weight.assign(np.random.default_rng(0).normal(size=weight.shape))
+    if to == "hf":
+        convert.save(model, tmp_path / "folder")
+        again = convert.load(tmp_path / "folder")
+    else:
+        pytest.importorskip("keras_hub")
+        again = convert.from_keras_hub(convert.to_keras_hub(model), head="language_model")
+    tokens = ops.ones((2, 5), dtype="int32")
+    np.testing.assert_allclose(again(tokens), model(tokens), atol=1e-4)
 
 
 def test_mistakes_of_exports(tmp_path):

@@ -111,6 +111,64 @@ def test_a_file_in_the_original_layout(files):
     assert reader(tokens).shape == (1, 5, 2, 7)
 
 
+def external(h5py, file, name, folder):
+    shape = file[name].shape
+    (folder / "private.bin").write_bytes(b"secret" * 4000)
+    del file[name]
+    file.create_dataset(name, shape, "float32", external=[(str(folder / "private.bin"), 0, 4 * int(np.prod(shape)))])
+
+
+def virtual(h5py, file, name, folder):
+    layout = h5py.VirtualLayout(file[name].shape, "float32")
+    layout[:] = h5py.VirtualSource(str(other_file(h5py, file, name, folder)), name, file[name].shape)
+    del file[name]
+    file.create_virtual_dataset(name, layout)
+
+
+def other_file(h5py, file, name, folder):
+    with h5py.File(folder / "other.hdf5", "w") as other:
+        other[name] = file[name][...]
+    return folder / "other.hdf5"
+
+
+def link_outside(h5py, file, name, folder):
+    other = other_file(h5py, file, name, folder)
+    del file[name]
+    file[name] = h5py.ExternalLink(str(other), name)
+
+
+def link_inside(h5py, file, name, folder):
+    file.move(name, "elsewhere")
+    file[name] = h5py.SoftLink("/elsewhere")
+
+
+def folder_outside(h5py, file, name, folder):
+    other, top = other_file(h5py, file, name, folder), name.partition("/")[0]
+    del file[top]
+    file[top] = h5py.ExternalLink(str(other), top)
+
+
+@pytest.mark.parametrize(
+    "hide, told",
+    [
+        (external, "is kept in another file"),
+        (virtual, "is kept in another file"),
+        (link_outside, "is a link to somewhere else"),
+        (link_inside, "is a link to somewhere else"),
+        (folder_outside, "is a link to somewhere else"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_file_that_points_to_another_is_refused(files, tmp_path, hide, told):
+    h5py = pytest.importorskip("h5py")
+    options, weights, _ = files
+    with h5py.File(weights, "a") as file:
+        hide(h5py, file, "CNN_proj/W_proj", tmp_path)
+    with pytest.raises(FileFormatError) as caught:
+        bilm_files.load(options, weights)
+    assert str(caught.value) == f"weights.hdf5: CNN_proj/W_proj {told}. It is refused."
+
+
 def test_files_that_do_not_fit(files, tmp_path):
     h5py = pytest.importorskip("h5py")
     options, weights, _ = files

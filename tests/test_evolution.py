@@ -182,6 +182,45 @@ def test_blocks_of_earlier_versions_load_in_plain_keras_models(grown, tmp_path):
     np.testing.assert_allclose(again(np.ones((1, 3, 4))), 5 * np.ones((1, 3, 4)), atol=1e-5)
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["inherited", "calls super"])
+def test_a_class_below_a_versioned_one_upgrades_once(own):
+    class Base(keras.layers.Layer):
+        config_version = 2
+
+        def __init__(self, *, size=1, **kwargs):
+            super().__init__(**kwargs)
+            self.size = size
+
+        @classmethod
+        def upgrade(cls, config, from_version):
+            return {**config, "size": 10 * config["size"]}
+
+        def get_config(self):
+            return {**super().get_config(), "size": self.size}
+
+    class Above(Base):
+        @classmethod
+        def from_config(cls, config):
+            assert "config_version" not in config
+            return super().from_config(config)
+
+    class Plain(Base):
+        pass
+
+    kerastf.register("norm", f"base_{own}".lower())(Base)
+    cls = kerastf.register("norm", f"above_{own}".lower())(Above if own else Plain)
+    config = cls(size=3).get_config()
+    assert config["config_version"] == 2
+    assert cls.from_config(config).size == 3
+    assert cls.from_config({"size": 3}).size == 30  # of the first version
+    assert Base.from_config(Base(size=3).get_config()).size == 3
+
+    class Unregistered(cls):
+        pass
+
+    assert Unregistered.from_config(Unregistered(size=3).get_config()).size == 3
+
+
 def test_a_file_of_a_later_version_is_refused(grown, tmp_path):
     model = kerastf.create_model("gpt", **SMALL, norm="grown")
     path = tmp_path / "model.keras"

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kerastf
-from kerastf import plugins, registry
-from kerastf.errors import PluginError, RegistrationError, UnknownNameError
+from kerastf import convert, plugins, registry
+from kerastf.cli import main
+from kerastf.errors import ConfigError, PluginError, RegistrationError, UnknownNameError
 
 NORM = """
 import keras
@@ -87,6 +88,32 @@ def test_a_broken_plugin_costs_its_own_names_only(install, code):
     kerastf.create_block("norm", "good/half")
     assert "broken/m" in kerastf.list_models() and "gpt.nano" in kerastf.list_models()
     assert kerastf.create_model("gpt", vocab_size=5, dim=8, num_layers=1, num_heads=2, max_length=4) is not None
+
+
+MANIFESTS = {
+    "presets": ("[model.m.presets]\nx = 5", "`presets` of [model.m] must be a table of tables. Received: {'x': 5}"),
+    "supports": ("[attention.fancy]\nsupports = 7", "`supports` of [attention.fancy] must be a list of strings. Received: 7"),
+    "tags": ("[model.m]\ntags = [1]", "`tags` of [model.m] must be a list of strings. Received: [1]"),
+    "summary": ("[model.m]\nsummary = []", "`summary` of [model.m] must be a string. Received: []"),
+    "reads": ("[converter.c]\nsupports = 7", "`supports` of [converter.c] must be a list of strings. Received: 7"),
+    "name": ("[model]\nm = 1", "model.m must be a table. Received: 1"),
+    "kind": ("attention = true", "attention must be a table. Received: True"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_bad_manifest_costs_its_own_names_only(install, capsys, name):
+    manifest, problem = MANIFESTS[name]
+    offers = {"attention": {"fancy": "F"}, "model": {"m": "M"}, "converter": {"c": "C"}}
+    install("kerastf-bad", offers, code=NORM, manifest=manifest)
+    assert main(["list"]) == 0
+    assert "bad/m" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="does not support rotation"):
+        kerastf.create_model("gpt", vocab_size=5, dim=8, num_heads=2, attention="bahdanau", position="rotary")
+    with pytest.raises(ConfigError, match="No converter reads models of the type 'x'"):
+        convert.converter_for("hf", "x")
+    assert main(["plugins"]) == 0
+    assert f"  problem: its manifest kerastf.toml: {problem}\n" in capsys.readouterr().out
 
 
 def test_a_plugin_with_one_broken_module_keeps_its_other_names(install):

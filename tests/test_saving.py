@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 import zipfile
 
 import keras
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import kerastf
-from kerastf.errors import FileFormatError, PluginError
+from kerastf.errors import ConfigError, FileFormatError, PluginError, UnknownNameError
 from kerastf.text import CharacterTokenizer
 
 TINY = {"vocab_size": 11, "max_length": 16, "dim": 12, "num_layers": 2, "num_heads": 3}
@@ -191,6 +192,24 @@ def test_saving_is_atomic(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["m.keras"]
 
 
+def test_a_file_has_the_rights_that_the_process_gives(tmp_path, monkeypatch):
+    """The mask is the whole process's: setting it would change the files of other threads."""
+    import os
+
+    from kerastf import checkpoint
+
+    before = os.umask(0o027)
+    try:
+        monkeypatch.setattr(os, "umask", None)
+        with checkpoint.atomic(tmp_path / "file") as temporary:
+            temporary.write_text("x")
+        assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
 def test_local_blocks_survive_in_the_same_session(tmp_path):
     @kerastf.register("norm", "mine", supports=("causal",))
     class Mine(keras.layers.Layer):
@@ -249,6 +268,241 @@ def test_strangers_files(trained, tmp_path):
         target.writestr("model.weights.h5", "")
     with pytest.raises(FileFormatError, match="beyond what a file"):
         kerastf.load_model(bomb)
+
+
+def symbolic(name):
+    info = zipfile.ZipInfo(name)
+    info.external_attr = 0o120777 << 16
+    return info
+
+
+@pytest.mark.parametrize(
+    "surplus, told",
+    [
+        ([(f"assets/{i}", bytes(2**23)) for i in range(30)], "own.keras declares 251,"),
+        ([(symbolic("assets/a"), "/etc")], "own.keras holds a link: 'assets/a'. It is refused."),
+        ([("assets/a", "x"), ("assets/a/b", "x")], "own.keras holds 'assets/a/b' within what is no folder. It is refused."),
+        ([("assets", "x"), ("assets/b", "x")], "own.keras holds an unexpected member: 'assets'. It is refused."),
+        ([("assets/a", "x"), ("assets/a/", "")], "own.keras holds 'assets/a/' within what is no folder. It is refused."),
+    ],
+    ids=["bomb", "link", "below a file", "no folder", "both"],
+)  # fmt: skip
+def test_members_that_would_fill_the_disk_or_lead_away(plain, tmp_path, surplus, told):
+    path = tmp_path / "own.keras"
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+        for member, content in surplus:
+            target.writestr(member, content)
+    for read in (kerastf.inspect, kerastf.load_model):
+        with pytest.raises(FileFormatError) as caught:
+            read(path)
+        assert str(caught.value).startswith(told)
+
+
+def test_what_is_no_ordinary_file(tmp_path):
+    """Reading them would never end: so it runs where it can be ended."""
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    code = """
+import sys, kerastf
+for path in sys.argv[1:]:
+    try:
+        kerastf.inspect(path)
+    except ValueError as error:
+        print(error)
+"""
+    paths = ["/dev/zero", str(tmp_path / "pipe")]
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == [f"{path} is not an ordinary file. Received: path={path!r}" for path in paths]
+
+
+def test_weights_in_groups_without_end(plain, tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "deep.h5", "w") as file:
+        file["/".join("a" * 1500)] = 0.0
+
+    def deepen(members):
+        members["model.weights.h5"] = (tmp_path / "deep.h5").read_bytes()
+
+    start = time.perf_counter()
+    with pytest.raises(FileFormatError, match="deep.keras: its weights stand in more than 100 groups within groups."):
+        kerastf.inspect(rewrite(plain, tmp_path / "deep.keras", deepen))
+    assert time.perf_counter() - start < 2
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A file that needs no plugin, compiled."""
+    model = kerastf.create_model("gpt", **{**TINY, "num_layers": 1})
+    model.compile("adamw")
+    path = tmp_path_factory.mktemp("plain") / "plain.keras"
+    model.save(path)
+    return path
+
+
+def edited(path, out, change):
+    """A copy whose configuration `change` altered."""
+
+    def edit(members):
+        config = json.loads(members["config.json"])
+        change(config)
+        members["config.json"] = json.dumps(config)
+
+    return rewrite(path, out, edit)
+
+
+def spelled(name, module=None, registered=None):
+    return {"module": module, "class_name": name, "config": {}, "registered_name": registered}
+
+
+NO_SUCH = "which is neither Keras's own nor registered here. If it is yours, run the code that registers it first"
+TRUST = {
+    "loss": (
+        lambda c: c["compile_config"].update(loss=spelled("NoSuch", "keras_hub.layers")),
+        FileFormatError, f"own.keras names keras_hub.layers.NoSuch (compile_config.loss), {NO_SUCH}",
+    ),
+    "in a list": (
+        lambda c: c["compile_config"].update(metrics=[[spelled("NoSuch", "keras_hub.layers")]]),
+        FileFormatError, f"own.keras names keras_hub.layers.NoSuch (compile_config.metrics), {NO_SUCH}",
+    ),
+    "type": (
+        lambda c: c["compile_config"].update(
+            loss={**spelled("__typespec__", "keras_hub.layers"), "spec_name": "X", "config": []}
+        ),
+        FileFormatError, f"own.keras names keras_hub.layers.__typespec__ (compile_config.loss), {NO_SUCH}",
+    ),
+    "function": (
+        lambda c: c["compile_config"].update(loss={**spelled("function", "keras_hub.layers"), "config": "__numpy__"}),
+        FileFormatError, f"own.keras names keras_hub.layers.__numpy__ (compile_config.loss), {NO_SUCH}",
+    ),
+    "registered": (
+        lambda c: c["compile_config"].update(loss=spelled("mine>Own", "keras_hub.layers")),
+        FileFormatError, f"own.keras names keras_hub.layers.mine>Own (compile_config.loss), {NO_SUCH}",
+    ),
+    "option": (
+        lambda c: c["config"].update(activation=spelled("NoSuch", "keras_hub.layers")),
+        FileFormatError, f"own.keras names keras_hub.layers.NoSuch (config.activation), {NO_SUCH}",
+    ),
+    "inside of keras": (
+        lambda c: c["compile_config"].update(loss=spelled("X", "keras.src.backend.torch")),
+        FileFormatError, f"own.keras names keras.src.backend.torch.X (compile_config.loss), {NO_SUCH}",
+    ),
+    "plugin": (
+        lambda c: c["compile_config"].update(loss=spelled("X", None, "kerastf.template>norm.unit")),
+        PluginError, "`template/unit` (norm) comes from the plugin kerastf-template 0.1.0, which is not allowed here.",
+    ),
+}  # fmt: skip
+
+
+def test_a_file_imports_nothing_that_it_may_not(plain, tmp_path):
+    """In one fresh process, because an import cannot be taken back."""
+    for name, (change, _, _) in TRUST.items():
+        edited(plain, tmp_path / f"{name}.keras", change).rename(tmp_path / name)
+    code = f"""
+import shutil, sys, kerastf, keras
+keras.saving.register_keras_serializable("mine")(type("Own", (keras.losses.Loss,), {{}}))
+for name in {list(TRUST)!r}:
+    shutil.copy({str(tmp_path)!r} + "/" + name, {str(tmp_path / "own.keras")!r})
+    try:
+        kerastf.load_model({str(tmp_path / "own.keras")!r}, plugins="none")
+    except (ValueError, ImportError) as error:
+        print(type(error).__name__, error)
+print([m for m in sys.modules if m.split(".")[0] in ("keras_hub", "tensorflow_text", "torch", "kerastf_template")])
+"""
+    out = fresh(code).splitlines()
+    assert out[-1] == "[]" and len(out) == len(TRUST) + 1
+    for line, (_, error, text) in zip(out, TRUST.values(), strict=False):
+        assert line.startswith(f"{error.__name__} {text}")
+
+
+@keras.saving.register_keras_serializable("saving_tests")
+class Own(keras.losses.Loss):
+    """A user's own loss."""
+
+    def call(self, y_true, y_pred):
+        return keras.ops.mean(y_pred, axis=-1)
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        {"optimizer": keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.1, 9)), "loss": Own()},
+        {"optimizer": keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "loss": keras.losses.mean_squared_error},
+        {"optimizer": "sgd", "loss": keras.losses.Huber(dtype="mixed_bfloat16"), "metrics": ["mse", keras.metrics.MeanSquaredError()]},
+    ],
+    ids=["registered", "function", "by name"],
+)  # fmt: skip
+def test_what_a_user_compiles_with_loads(compiled, tmp_path):
+    model = kerastf.create_model("gpt", **TINY)
+    model.compile(**compiled)
+    model.save(tmp_path / "m.keras")
+    loaded = kerastf.load_model(tmp_path / "m.keras", plugins="none")
+    assert type(loaded.optimizer) is type(model.optimizer) and type(loaded.loss) is type(model.loss)
+
+
+def test_our_own_schedule_loads_where_nobody_imported_it(tmp_path):
+    from kerastf.training import InverseSquareRoot
+
+    model = kerastf.create_model("gpt", **TINY)
+    model.compile(keras.optimizers.AdamW(InverseSquareRoot(12, warmup_steps=5)))
+    model.save(tmp_path / "m.keras")
+    code = f"import kerastf; print(type(kerastf.load_model({str(tmp_path / 'm.keras')!r}).optimizer._learning_rate).__name__)"
+    assert fresh(code) == "InverseSquareRoot"
+
+
+EDITS = {
+    "later option": (
+        lambda c: c["config"].update(brand_new_option=1), ConfigError,
+        "e.keras: The model `gpt` has no option `brand_new_option` here; a later version may have written it. "
+        "Received: brand_new_option=1",
+    ),
+    "frozen": (
+        lambda c: c["config"].update(frozen=5), FileFormatError,
+        "e.keras: `frozen` must be a list of the paths of weights. Received: frozen=5",
+    ),
+    "version": (
+        lambda c: c["config"]["provenance"]["gpt"].update(config_version="x"), FileFormatError,
+        "e.keras: `config_version` of `gpt` must be a positive integer. Received: config_version='x'",
+    ),
+    "provenance": (
+        lambda c: c["config"].update(provenance=5), FileFormatError,
+        "e.keras: `provenance` must say of each part where it comes from. Received: provenance=5",
+    ),
+    "claim": (
+        lambda c: c["config"].update(provenance={"gpt": 5}), FileFormatError,
+        "e.keras: `provenance` must say of each part where it comes from. Received: provenance={'gpt': 5}",
+    ),
+    "compile": (
+        lambda c: c.update(compile_config=5), FileFormatError, "e.keras: `compile_config` is not a JSON object.",
+    ),
+    "compile keyword": (
+        lambda c: c["compile_config"].update(nonsense=5), FileFormatError,
+        "e.keras cannot be loaded: Trainer.compile() got an unexpected keyword argument 'nonsense'",
+    ),
+    "kind": (
+        lambda c: c.update(class_name="function"), FileFormatError,
+        "e.keras: the model is not an object of Keras. Received: {'module': 'kerastf.models.gpt', ",
+    ),
+    "no class": (
+        lambda c: c["compile_config"]["optimizer"].pop("class_name"), FileFormatError,
+        "e.keras cannot be loaded: it lacks 'class_name'",
+    ),
+    "slot": (
+        lambda c: c["config"].update(norm={"name": 5}), UnknownNameError,
+        "e.keras: An id is a string such as 'gpt.nano'. Received: 5",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_edited_files_name_themselves_and_the_reason(plain, tmp_path, name):
+    change, kind, text = EDITS[name]
+    with pytest.raises(kind) as caught:
+        kerastf.load_model(edited(plain, tmp_path / "e.keras", change))
+    assert str(caught.value).startswith(text) and "\n" not in str(caught.value)
 
 
 def test_every_truncation_is_a_clear_error(trained, tmp_path):

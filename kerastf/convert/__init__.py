@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from kerastf import compat, config, copying, registry
+from kerastf.checkpoint import appearing
 from kerastf.convert import hub, tensors, vocabularies, word2vec
 from kerastf.convert.base import Converter
 from kerastf.convert.export import export
@@ -281,7 +282,7 @@ def save(model: Any, folder: "str | Path", *, type: str | None = None) -> None:
 
     Args:
         model: A model of ours.
-        folder: The folder; it is made where it is not there.
+        folder: The folder. Where it is not there, it appears whole or not at all; else its files are replaced.
         type: The type of model there, such as `"roberta"`; None for the first that fits.
 
     Raises:
@@ -290,7 +291,12 @@ def save(model: Any, folder: "str | Path", *, type: str | None = None) -> None:
     converter = converter_of(model, "hf", type)
     foreign = converter.config(model)
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.nullcontext(folder) if folder.exists() else appearing(folder) as place:
+        place.mkdir(exist_ok=True)
+        _write(converter, model, foreign, place)
+
+
+def _write(converter, model, foreign, folder):
     tensors.write(folder / tensors.SINGLE, foreign_tensors(converter, model))
     (folder / tensors.INDEX).unlink(missing_ok=True)
     tensors.write_json(folder / "config.json", foreign)
@@ -299,7 +305,7 @@ def save(model: Any, folder: "str | Path", *, type: str | None = None) -> None:
 
 def foreign_tensors(converter: Converter, model: Any) -> list[tuple[str, tuple[int, ...], Any]]:
     """The tensors there that a model of ours becomes: name, shape, and a function that gives the array."""
-    weights = {w.path: w for w in model.weights}
+    weights = model.learnt_weights()
     planned = []
     for rule in converter.rules(model.options, model.head.registry_entry.id):
         if rule.ours in weights:
@@ -310,7 +316,7 @@ def foreign_tensors(converter: Converter, model: Any) -> list[tuple[str, tuple[i
 
 
 def _part(rule, variable, options, i):
-    return lambda: rule.to_theirs(np.asarray(ops.convert_to_numpy(variable.value), "float32"), options)[i]
+    return lambda: rule.to_theirs(np.asarray(ops.convert_to_numpy(variable), "float32"), options)[i]
 
 
 def converter_of(model: Any, origin: str = "hf", type: str | None = None) -> Converter:

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerastf import functional
+from kerastf import compat, functional
+from kerastf.checkpoint import appearing
 from kerastf.errors import ConfigError, PluginError
 
 FORMATS = {"savedmodel": ("tf_saved_model", ""), "onnx": ("onnx", ".onnx"), "litert": ("litert", ".tflite")}
@@ -53,12 +54,14 @@ def export(model: Any, path: "str | Path", to: str, *, type: str | None = None) 
     inputs = model.example_inputs(model.options, 2, 4, np.random.default_rng(0))
     inputs = next(iter(inputs.values())) if len(inputs) == 1 else inputs
     want = model(inputs)  # Keras exports to ONNX only what was called before
-    if to == "litert":
-        _write_litert(model, path)
-    else:
-        model.export(str(path), format=kind, verbose=False)
-    if to == "onnx" and importlib.util.find_spec("onnxruntime") is not None:
-        _try(path, inputs, want)
+    with appearing(path) as temporary:
+        with compat.writing(temporary, path):
+            if to == "litert":
+                _write_litert(model, temporary)
+            else:
+                model.export(str(temporary), format=kind, verbose=False)
+        if to == "onnx" and importlib.util.find_spec("onnxruntime") is not None:
+            _try(temporary, inputs, want)
     return path
 
 
@@ -96,9 +99,7 @@ def _try(path, inputs, want):
         found = session.run(None, dict(zip(names, keras.tree.flatten(inputs), strict=True)))
         gap = float(np.max(np.abs(found[0] - ops.convert_to_numpy(keras.tree.flatten(want)[0]))))
     except Exception as error:  # onnxruntime's errors have no base of their own
-        path.unlink()
         reason = str(error).splitlines()[0][:200]
         raise ConfigError(f"This model cannot be written as ONNX: the file does not run ({reason}).") from None
     if not gap < 1e-3:
-        path.unlink()
         raise ConfigError(f"This model cannot be written as ONNX: the file gives other results, by {gap:.2g}.")

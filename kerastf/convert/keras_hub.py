@@ -42,6 +42,12 @@ class Backbone(Converter):
     def head(self, config, tensors):
         return "features"
 
+    def config(self, model):
+        found = super().config(model)
+        if found.get("intermediate_dim", 0) is None:  # the default of our feed-forward; theirs has none
+            found["intermediate_dim"] = 4 * found["hidden_dim"]
+        return found
+
 
 @register("converter", "keras_hub_gpt2", supports=("keras_hub/GPT2Backbone",))
 class GPT2Backbone(Backbone):

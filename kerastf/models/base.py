@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from kerastf import ahead, checkpoint, compat, config, fitting, garbage, kernels, registry, replicas, text, tracing
-from kerastf.errors import ConfigError, InputError
+from kerastf.errors import ConfigError, FileFormatError, InputError
 from kerastf.models import saved
 from kerastf.models.from_features import FromFeatures
 from kerastf.models.generation import Generation
@@ -390,11 +390,13 @@ class Model(FromFeatures, Generation):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        frozen = config.pop("frozen", ())
-        provenance = config.pop("provenance", {})
+        if wrong := checkpoint.unsound(config):
+            raise FileFormatError(f"A saved `{cls.registry_entry.id}`: {wrong}")
+        frozen = {*(config.pop("frozen", None) or ())}
+        provenance = config.pop("provenance", None) or {}
         with registry.claims(provenance):
             model = cls(**saved.of_today(cls, config, provenance))
-        model.freeze({*frozen})
+        model.freeze(frozen)
         return model
 
     def task_weights(self):

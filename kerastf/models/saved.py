@@ -1,10 +1,13 @@
 """What a model's file says of its parts, and how the configuration of an earlier version becomes one of today."""
 
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from kerastf import config, evolution, registry
+from kerastf.errors import ConfigError
+from kerastf.schema import short
 
 
 def provenance(model: Any) -> dict[str, dict[str, Any]]:
@@ -43,6 +46,13 @@ def of_today(cls: Any, options: Mapping[str, Any], provenance: Mapping[str, Any]
         if slot in found:
             change = functools.partial(_block_of_today, config.slot_kind(slot), provenance)
             found[slot] = evolution.each_block(found[slot], change)
+    known = inspect.signature(cls).parameters
+    unknown = [name for name in found if name not in known]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        raise ConfigError(
+            f"The model `{cls.registry_entry.id}` has no option `{unknown[0]}` here; a later version may have written "
+            f"it. Received: {', '.join(f'{name}={short(found[name])}' for name in unknown)}"
+        )
     return found
 
 

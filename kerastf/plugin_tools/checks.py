@@ -17,7 +17,7 @@ from kerastf.testing.report import Broken, Check, ContractError, NotAsked, Repor
 
 PLUGIN_CHECKS: list[Check] = []
 SLOW_SECONDS = 1.0
-MANIFEST_KEYS = {"summary", "supports", "tags", "example", "presets", "aliases", "renamed", "deprecated"}
+MANIFEST_KEYS = set(plugins.FACTS)
 
 plugin_check = functools.partial(check, kinds=("plugin",), into=PLUGIN_CHECKS)
 

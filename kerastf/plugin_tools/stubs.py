@@ -7,7 +7,6 @@ other modules get stubs of their signatures, because a folder of stubs hides the
 import ast
 import inspect
 import shutil
-import tempfile
 import types
 import typing
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import kerastf
 from kerastf import plugins, registry
+from kerastf.checkpoint import appearing
 from kerastf.schema import LAYER_OPTIONS, options_of
 from kerastf.slots import slot_kind
 
@@ -32,9 +32,7 @@ def write_stubs(out: str | Path = "typings") -> int:
     """
     root = Path(kerastf.__file__).parent
     target = Path(out) / "kerastf"
-    Path(out).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".stubs-", dir=out) as folder:
-        made = Path(folder) / "kerastf"
+    with appearing(target) as made:
         paths = [p for p in sorted(root.rglob("*.py")) if p.name != "__main__.py"]
         for path in paths:
             stub = (made / path.relative_to(root)).with_suffix(".pyi")
@@ -43,7 +41,6 @@ def write_stubs(out: str | Path = "typings") -> int:
             stub.write_text(HEAD + (_top_stub() if own else _module_stub(path.read_text("utf-8"))) + "\n", "utf-8")
         if target.exists():
             shutil.rmtree(target)
-        made.rename(target)
     return len(paths)
 
 

@@ -59,12 +59,14 @@ def predict(path, inputs, *, which="best", k=3):
         path: The folder of the run.
         inputs: Texts, or paths of images or `.npy` files for a model of images.
         which: `"best"` or `"last"`.
-        k: How many answers of each kind, likeliest first.
+        k: How many answers of each kind, likeliest first; at least 1.
 
     Returns:
         One dict per input: `label` and `probabilities` (classes), `tags` (tagging), `target` (translation), `next`
         (language models), `masks` (a text with `[MASK]`), `nearest` (word vectors).
     """
+    if k < 1:
+        raise ConfigError(f"`k` must be at least 1. Received: k={k}")
     recipe, model = load_run(path, which)
     task = recipe.data["task"]
     if task not in PREDICTORS:

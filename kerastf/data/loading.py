@@ -24,7 +24,8 @@ TEXT = {"tokenizer": None, "vocab_size": 8000, "special_tokens": None}
 TRAINED_WITH = {"vocab_size", "special_tokens", "lowercase", "min_count", "learner", "max_characters"}
 LEAST = {"masked": 3, "masked_pairs": 5, "classification": 3, "tagging": 3, "bidirectional": 3, "span": 4}
 LEAST_NUMBERS = {
-    "stride": 1, "window": 1, "buffer": 1, "multiple": 1, "shift": 0, "size": 1, "count": 1, "letters": 1, "channels": 1,
+    "stride": 1, "window": 1, "buffer": 1, "multiple": 1, "shift": 0, "size": 1, "count": 1, "letters": 1,
+    "channels": 1,
 }  # fmt: skip
 PLURALS = {"characters": "character", "bytes": "byte", "words": "word", "wordpieces": "wordpiece"}
 
@@ -220,8 +221,9 @@ def load(source, *, task, **options):
     several workers share each batch.
 
     Args:
-        source: `"embedded:NAME"` (see `data.sources()`); the path of a file (`.txt`, `.jsonl`, `.csv`, `.tsv`), of a
-            folder of them or of images, or a pattern; `(x, y)` arrays or lists; or a list of records.
+        source: `"embedded:NAME"` (see `data.sources()`); `"tfds:NAME"`, of tensorflow-datasets; the path of a file
+            (`.txt`, `.jsonl`, `.csv`, `.tsv`), of a folder of them or of images, or a pattern; `(x, y)` arrays or lists;
+            or a list of records.
         task: `"language"`, `"sequences"`, `"masked"`, `"masked_pairs"`, `"classification"`, `"tagging"`,
             `"translation"`, `"span"`, `"images"`, `"bidirectional"` or `"word_vectors"`.
         **options: For all tasks `batch_size` (32), `seed` (0), `valid` (0.1; the share held out where the source has no

@@ -222,8 +222,8 @@ def load(source, *, task, **options):
 
     Args:
         source: `"embedded:NAME"` (see `data.sources()`); `"tfds:NAME"`, of tensorflow-datasets; the path of a file
-            (`.txt`, `.jsonl`, `.csv`, `.tsv`), of a folder of them or of images, or a pattern; `(x, y)` arrays or lists;
-            or a list of records.
+            (`.txt`, `.jsonl`, `.csv`, `.tsv`), of a folder of them or of images, or a pattern; `(x, y)` arrays or
+            lists; or a list of records.
         task: `"language"`, `"sequences"`, `"masked"`, `"masked_pairs"`, `"classification"`, `"tagging"`,
             `"translation"`, `"span"`, `"images"`, `"bidirectional"` or `"word_vectors"`.
         **options: For all tasks `batch_size` (32), `seed` (0), `valid` (0.1; the share held out where the source has no

@@ -422,4 +422,9 @@ def better(metric: str, new: float, old: "float | None") -> bool:
     """Whether a value of a metric is better than the best so far."""
     if old is None:
         return True
-    return new > old if any(word in metric for word in LARGER_IS_BETTER) else new < old
+    return new > old if larger_is_better(metric) else new < old
+
+
+def larger_is_better(metric: str) -> bool:
+    """Whether a metric grows as a model gets better; a loss falls."""
+    return any(word in metric for word in LARGER_IS_BETTER)

@@ -2,8 +2,10 @@
 
 import argparse
 import contextlib
+import io
 import json
 import os
+import re
 import sys
 
 from kerastf import __version__, cli_plugin, cli_training, plugins, registry
@@ -12,6 +14,8 @@ from kerastf.cli_plugin import quiet
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; returns the exit status: 0 well, 1 a check failed, 2 an error of the user's."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a sign is no reason to fail
     parser = _parser()
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(arguments, argparse.Namespace(arguments=arguments))
@@ -24,23 +28,29 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, LookupError, ImportError, OSError) as error:
-        print(f"kerastf: {error}", file=sys.stderr)
+        print(f"kerastf: {_plain(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         print(f"kerastf: {error if error.args else 'interrupted'}", file=sys.stderr)
         return 130
 
 
+def _plain(error: Exception) -> str:
+    """What an error says, without what Keras writes around it where a layer was being called."""
+    inner = re.search(r"^Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m", str(error), re.DOTALL)
+    return inner[1] if inner else str(error)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kerastf", description="A zoo of Keras models in which any block can be swapped by name.",
-        epilog="kerastf COMMAND --help explains a command.",
+        epilog="kerastf COMMAND --help explains a command.", allow_abbrev=False,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"kerastf {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(name, run, help, **kwargs):
-        command = commands.add_parser(name, help=help, description=help, **kwargs)
+        command = commands.add_parser(name, help=help, description=help, allow_abbrev=False, **kwargs)
         command.set_defaults(run=run)
         return command
 
@@ -94,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--prompt", required=True, help="the text to continue")
     command.add_argument("--max-length", type=int, help="length in tokens at which to stop, prompt included")
     command.add_argument("--sampler", default="greedy", help="greedy, random, top_k, top_p or a plugin's (greedy)")
-    command.add_argument("--temperature", type=float, help="for samplers that draw: below 1 is bolder")
+    command.add_argument("--temperature", type=float, help="for samplers that draw: above 1 is bolder")
     command.add_argument("--seed", type=int, help="the same seed gives the same text")
     command.add_argument("--beams", type=int, default=1, help="search with this many beams instead (1)")
     command.add_argument("--plugins", default="all", help="plugins the file may use: all, none, or ns,ns (all)")
@@ -152,6 +162,7 @@ def _sizes(id):
 
 
 def _info(options):
+    quiet()
     from kerastf import describe
 
     if options.layers is None:
@@ -180,13 +191,13 @@ def _inspect(options):
 
 
 def _check(options):
+    quiet()
     from kerastf import testing
     from kerastf.describe import find
 
-    quiet()
+    entry = None if options.id.endswith(".keras") else find(options.id, options.kind)
     level = "full" if options.full else "quick"
     model = _saved(options.id)
-    entry = None if model else find(options.id, options.kind)
     try:
         if model:
             report = testing.verify(model, level=level)
@@ -213,43 +224,54 @@ def _saved(text):
 
 
 def _diff(options):
+    quiet()
     from kerastf.experiments import diff
 
-    quiet()
     models = [_saved(text) or text for text in (options.first, options.second)]
     given = {} if options.vocab_size is None else {"vocab_size": options.vocab_size}
     print(diff(*models, batch_size=options.batch_size, length=options.length, **given))
 
 
 def _matrix(options):
-    from kerastf import testing
+    quiet()
+    from kerastf import describe, testing
     from kerastf.checkpoint import atomic
 
     if options.kind:
         registry.require_kind(options.kind)
-    quiet()
+    model = options.model and registry.find("model", options.model).id
+    block = options.block and describe.find(options.block, options.kind).id
+    known = _known(options.json) if options.json else {}
     found = {}
     with atomic(options.json) if options.json else contextlib.nullcontext() as file:
-        for cell, outcome in testing.matrix(options.kind, model=options.model, block=options.block):
+        for cell, outcome in testing.matrix(options.kind, model=model, block=block):
             print(f"{'.'.join(cell[:2]):<28} {cell[2]:<26} {outcome}", flush=True)
             found[cell] = outcome
         if file:
-            file.write_text(_merged(options.json, found, testing.cells()), "utf-8")
+            file.write_text(_merged({**known, **found}, testing.cells()), "utf-8")
     if not found:
         print("No model has a slot for such a block.", file=sys.stderr)
         return 2
     return 1 if any(" fails: " in outcome for outcome in found.values()) else 0
 
 
-def _merged(path, found, cells):
-    """What a file of the matrix says once `found` is in it: one line per cell that there is, in their order."""
+def _known(path):
+    """By cell, what a file of the matrix says already."""
+    from kerastf.errors import FileFormatError
 
+    try:
+        with open(path, encoding="utf-8") as file:
+            return {(row["model"], row["slot"], row["block"]): row["outcome"] for row in json.load(file)}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, KeyError):
+        raise FileFormatError(f"The file is there and holds no matrix. Received: --json {path}") from None
+
+
+def _merged(known, cells):
+    """The file of a matrix: one line per cell that there is, in their order."""
     from kerastf.slots import slot_kind
 
-    known = {}
-    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
-        known = {(row["model"], row["slot"], row["block"]): row["outcome"] for row in json.load(file)}
-    known.update(found)
     rows = [
         {"model": model, "slot": slot, "kind": slot_kind(slot), "block": block, "outcome": known[model, slot, block]}
         for model, slot, block in cells
@@ -263,6 +285,7 @@ def _allowed(plugins):
 
 
 def _generate(options):
+    quiet()
     from pathlib import Path
 
     from kerastf.checkpoint import load_model
@@ -287,9 +310,9 @@ def _generate(options):
 
 
 def _convert(options):
+    quiet()
     from kerastf import convert
 
-    quiet()
     if not options.file.endswith(".keras"):
         raise ValueError(f"A model is saved to a .keras file. Received: {options.file!r}")
     model = convert.load(options.source, **({"head": options.head} if options.head else {}))
@@ -299,12 +322,12 @@ def _convert(options):
 
 
 def _export(options):
+    quiet()
     from pathlib import Path
 
     from kerastf import convert
     from kerastf.checkpoint import load_model
 
-    quiet()
     suffix = {"onnx": ".onnx", "litert": ".tflite"}.get(options.to, f"_{options.to}")
     path = options.out or str(Path(options.file).with_suffix("")) + suffix
     model = load_model(options.file, plugins=_allowed(options.plugins), compile=False)
@@ -312,7 +335,7 @@ def _export(options):
 
 
 def _demo(options):
+    quiet()
     from kerastf.demo import run
 
-    quiet()
     return run(options.out, options.steps)

@@ -1,6 +1,15 @@
 """The commands about plugins: `plugins`, `plugin new`, `plugin check`, `plugin doctor`, and `stubs`."""
 
+import contextlib
+import os
+import re
+import signal
+import sys
+
 from kerastf import plugins
+
+# How absl marks information, and what it says before the first line.
+NOTICE = re.compile(rb"I\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] |WARNING: All log messages before absl::InitializeLog")
 
 
 def add_commands(add):
@@ -15,7 +24,7 @@ def add_commands(add):
     parts = plugin.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def part(name, run, help):
-        command = parts.add_parser(name, help=help, description=help)
+        command = parts.add_parser(name, help=help, description=help, allow_abbrev=False)
         command.set_defaults(run=run)
         return command
 
@@ -101,7 +110,49 @@ def _stubs(options):
 
 
 def quiet():
-    """TensorFlow's advice on retracing is not for users of a command."""
+    """TensorFlow's notices at its import and its advice on retracing are not for users of a command."""
     import logging
 
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    if "keras" not in sys.modules and os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "0":
+        with without_notices():
+            import keras  # noqa: F401
+
+
+@contextlib.contextmanager
+def without_notices():
+    """Within the block, lines that C++ code writes to standard error are left out if they are marked as information.
+
+    TensorFlow 2.21 writes them while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says. A process of its own passes
+    the other lines on, so that they are shown even if this one dies.
+    """
+    if sys.stderr is None or not hasattr(os, "fork"):
+        yield
+        return
+    sys.stderr.flush()
+    shown, (reader, writer) = os.dup(2), os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(writer)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other process, which may have more to say
+        try:
+            _pass_on(reader, shown)
+        finally:
+            os._exit(0)
+    os.close(reader)
+    os.dup2(writer, 2)
+    os.close(writer)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(shown, 2)
+        os.close(shown)
+        os.waitpid(child, 0)
+
+
+def _pass_on(reader, writer):
+    with open(reader, "rb") as lines:
+        for line in lines:
+            if not NOTICE.match(line):
+                os.write(writer, line)

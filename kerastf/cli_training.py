@@ -55,9 +55,9 @@ def _run_options(command):
 def _train(options):
     if options.workers is not None:
         return _train_with_workers(options)
+    quiet()
     from kerastf import training
 
-    quiet()
     settings = list(options.set)
     if options.data:
         settings.insert(0, f"data.source={json.dumps(options.data)}")
@@ -75,11 +75,11 @@ def _train(options):
 
 
 def _ablate(options):
+    quiet()
     from pathlib import Path
 
     from kerastf import training
 
-    quiet()
     out = options.out or Path("runs") / f"ablation-{Path(options.recipe).stem}"
     grid = training.parse_grid(options.grid)
     found = training.ablate(options.recipe, grid, out, seeds=options.seeds, settings=options.set, jobs=options.jobs)
@@ -98,17 +98,17 @@ def _train_with_workers(options):
 
 
 def _evaluate(options):
+    quiet()
     from kerastf import training
 
-    quiet()
     for part, metrics in training.evaluate(options.folder, source=options.data, which=options.which).items():
         print(f"{part:<8}" + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
 
 def _predict(options):
+    quiet()
     from kerastf import training
 
-    quiet()
     inputs = options.inputs or [line.rstrip("\n") for line in sys.stdin]
     for found in training.predict(options.folder, inputs, which=options.which, k=options.k):
         print(json.dumps(found, ensure_ascii=False))

@@ -1,5 +1,6 @@
 """The command line, as a user types it."""
 
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ import leaky
 import pytest
 
 import kerastf
+from kerastf import testing
 from kerastf.cli import main
 from kerastf.text import CharacterTokenizer
 
@@ -122,11 +124,89 @@ def test_generate(capsys, saved):
     assert status == 2 and "has no character 'x'" in err
     status, _, err = run(capsys, "generate", str(saved), "--prompt", "ab", "--plugins", "none")
     assert status == 2 and "not allowed here" in err
+    for option, value, says in [
+        ("temperature", "nan", "`temperature` must be a positive number. Received: temperature=nan"),
+        ("seed", f"{2**32}", "`seed` must be at least 0 and below 2**32. Received: seed=4294967296"),
+    ]:
+        arguments = ["--prompt", "ab", "--sampler", "random", f"--{option}", value]
+        status, _, err = run(capsys, "generate", str(saved), *arguments)
+        assert status == 2 and err == f"kerastf: {says}\n"
 
 
 def test_check(capsys):
     status, out, _ = run(capsys, "check", "rms")
     assert status == 0 and out.startswith("norm `rms`: ") and "0 failed" in out
+
+
+def test_check_of_a_preset_that_leaves_its_vocabulary_open():
+    chosen = ["config", "steps"]
+    assert testing.check_model("gpt.nano", only=chosen).ok
+    assert testing.check_model("seq2seq.plain", only=["config"]).ok
+
+
+def test_check_of_a_preset_that_is_none(capsys):
+    status, _, err = run(capsys, "check", "gpt.nan")
+    assert status == 2 and err.startswith("kerastf: `gpt` has no preset `nan`. Did you mean `gpt.nano`")
+
+
+MISTAKES = [
+    (["matrix", "--model", "gtp"], "kerastf: There is no model `gtp`. Did you mean `gpt`? "),
+    (["matrix", "--block", "rsm"], "kerastf: There is no block or model `rsm`. Did you mean `rms`? "),
+    (["matrix", "--block", "greedy"], "No model has a slot for such a block."),
+    (["predict", "nowhere", "text", "-k", "-5"], "kerastf: `k` must be at least 1. Received: k=-5"),
+    (["predict", "nowhere", "text", "-k", "0"], "kerastf: `k` must be at least 1. Received: k=0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), MISTAKES, ids=range(len(MISTAKES)))
+def test_mistakes(capsys, arguments, says):
+    status, _, err = run(capsys, *arguments)
+    assert status == 2 and err.startswith(says)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["train", "gpt.nano", "--worker", "2"], ["plugin", "check", "--ful"], ["list", "--kin", "norm"], ["--versio"]],
+)
+def test_options_are_written_in_full(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_what_keras_writes_around_an_error_is_left_out(capsys, saved, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ValueError(
+            "Exception encountered when calling Layer.call().\n\n\x1b[1mToo long.\x1b[0m\n\nArguments:\n  • x"
+        )
+
+    monkeypatch.setattr("kerastf.checkpoint.load_model", fail)
+    assert run(capsys, "generate", str(saved), "--prompt", "a")[2] == "kerastf: Too long.\n"
+
+
+def test_a_terminal_that_cannot_show_a_sign():
+    code = "from kerastf import cli; cli._list = lambda options: print('1 ± 2'); cli.main(['list'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=True
+    )
+    assert done.stdout == b"1 ? 2\n"
+
+
+def test_nothing_but_the_answer_is_written(saved):
+    """TensorFlow's notices are left out; what it says of errors is not, even if the process dies of them."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kerastf", "generate", str(saved), "--prompt", "abx"], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr.startswith("kerastf: ") and len(done.stderr.splitlines()) == 1
+    code = (
+        "import os\nfrom kerastf.cli_plugin import without_notices\nwith without_notices():\n"
+        "    os.write(2, b'I0000 00:00:1.5    7 a.cc:1] well\\nE0000 00:00:1.5    7 a.cc:1] ill\\nI am not one')\n"
+        "    os.abort()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == "E0000 00:00:1.5    7 a.cc:1] ill\nI am not one"
 
 
 def test_check_shows_what_is_wrong(capsys, install):

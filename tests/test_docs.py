@@ -33,6 +33,27 @@ def test_docstring_examples(name):
     assert checks.failing_examples(importlib.import_module(name)) == 0
 
 
+def first_cells(page):
+    """What stands in the first column of a page's tables."""
+    return set(re.findall(r'^\| `"?(\w+)"?`', (ROOT / "docs" / page).read_text("utf-8"), re.MULTILINE))
+
+
+def test_tables_are_whole():
+    """Every check, task and tokenizer has its row; those of a converter are not told of all kinds."""
+    from kerastf import data, testing, text
+    from kerastf.data.tasks import TASKS
+
+    assert {c.name for c in testing.CHECKS} <= first_cells("contracts.md")
+    assert set(TASKS) <= first_cells("data.md")
+    assert set(text.TOKENIZERS) <= first_cells("text.md")
+    assert all(f'"{name}"' in text.train.__doc__ for name in text.TOKENIZERS)
+    assert all(f'"{name}"' in data.load.__doc__ for name in (*TASKS, "tfds:NAME"))
+    told = re.findall(
+        r"^\| `(\w+)`(?: \(full\))? \| all \|", (ROOT / "docs/contracts.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert told == []
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_every_argument_is_documented(name):
     module = importlib.import_module(name)

@@ -102,6 +102,12 @@ def test_the_command_keeps_what_it_did_not_try(tmp_path, capsys):
     assert main(["matrix", "--model", "gpt", "--block", "patch", "--json", str(path)]) == 0
     assert [r["model"] for r in json.loads(path.read_text())] == ["gpt", "rnn"]
     assert "reads images, and `gpt` reads tokens" in capsys.readouterr().out
+    for text in ("[{", "[1]", '[{"model": "gpt"}]', "5"):
+        path.write_text(text)
+        assert main(["matrix", "--block", "patch", "--json", str(path)]) == 2
+        out = capsys.readouterr()
+        assert out.out == "" and out.err == f"kerastf: The file is there and holds no matrix. Received: --json {path}\n"
+        assert path.read_text() == text
     assert main(["matrix", "--block", "nowhere"]) == 2
     assert main(["matrix", "--block", "patch", "--json", str(tmp_path / "no" / "file.json")]) == 2
     assert "There is no folder" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+import kerastf
 from kerastf import training
 from kerastf.errors import ConfigError, FileFormatError
 from kerastf.training import recipe as recipes
@@ -107,10 +108,28 @@ MISTAKES = [
     (mistake(data={"source": "embedded:corpse"}), "[data]: There is no embedded set `corpse`. Did you mean `corpus` or `copy`? "),
     (mistake(data={"source": "embedded:corpus", "lenght": 5}), "[data]: The task `language` from this source has no option `lenght` (did you mean `length`?). "),
     (mistake(callbacks=[{"name": "EarlyStoping"}]), "A callback is a table with the name of one of Keras's. Did you mean `EarlyStopping`? Received: {'name': 'EarlyStoping'}"),
-    (mistake(callbacks=[{"name": "LambdaCallback", "on_epoch": 1}]), "A callback is a table with the name of one of Keras's. "),
+    (mistake(callbacks=[{"name": "LambdaCallback", "on_epoch": 1}]), "callback `LambdaCallback` has no place in a recipe: it needs functions."),
+    (mistake(callbacks=[{"name": "TerminateOnNaN"}]), "callback `TerminateOnNaN` has no place in a recipe: a run stops by itself where the loss is no number."),
+    (mistake(callbacks=[{"name": "SwapEMAWeights"}]), "callback `SwapEMAWeights` has no place in a recipe: `average` of [optimizer] does that."),
+    (mistake(callbacks=[{"name": "EarlyStopping", "restore_best_weights": True}]), "callback `EarlyStopping`: in a run `restore_best_weights` can only be False: best.keras holds the best weights. Received: restore_best_weights=True"),
+    (mistake(callbacks=[{"name": "ModelCheckpoint", "filepath": "a.keras", "save_freq": 5}]), "callback `ModelCheckpoint`: in a run `save_freq` can only be 'epoch': it saves at evaluations. Received: save_freq=5"),
+    (mistake(callbacks=[{"name": "EarlyStopping", "patience": "x"}]), "callback `EarlyStopping`: `patience` must be a number. Received: patience='x'"),
+    (mistake(callbacks=[{"name": "ReduceLROnPlateau"}], schedule={"name": "cosine"}), "callback `ReduceLROnPlateau` needs a constant rate. Received: [schedule] name='cosine'"),
     (mistake(callbacks=[{"name": "EarlyStopping", "patiense": 1}]), "callback `EarlyStopping`: "),
+    (mistake(optimizer={"clipnorm": "x"}), "[optimizer]: `clipnorm` must be a number. Received: clipnorm='x'"),
+    (mistake(optimizer={"weight_decay": "abc"}), "[optimizer]: `weight_decay` must be a number. Received: weight_decay='abc'"),
+    (mistake(data={"source": "embedded:corpus", "size": "x"}), "[data]: `size` must be at least 1. Received: size='x'"),
+    (mistake(model={"name": "gpt.nano", "max_length": 12}, data={"source": "embedded:corpus", "length": 16}), "[data]: `length` must be at most the 12 positions that the model has: set it, or `max_length` of [model]. Received: length=16"),
+    (mistake(model={"name": "gpt.nano", "max_length": 12}), "[data]: `length` must be at most the 12 positions that the model has: set it, or `max_length` of [model]. Received: length=128"),
+    (mistake(model=5), "`model` must be a table. Received: model=5"),
+    (mistake(model="gpt.nano"), "`model` must be a table. Received: model='gpt.nano'"),
+    (mistake(model=[{"name": "gpt.nano"}]), "`model` must be a table. Received: model=[{'name': 'gpt.nano'}]"),
+    (mistake(model={"start": "none.keras"}), "[model]: `start`: There is no file none.keras. "),
     (mistake(data="corpus"), "`data` must be a table. Received: data='corpus'"),
     (lambda: training.train({**GOOD, "training": 5}), "`training` must be a table. Received: training=5"),
+    (lambda: training.read_recipe({**GOOD, "training": {"steps": 5}}, ["training.steps.x=1"]), "`steps` is 5, which has no options. Received: 'training.steps.x=1'"),
+    (lambda: training.read_recipe({**GOOD, "model": "gpt"}, ["model.dim=1"]), "`model` must be a table. Received: model='gpt'"),
+    (lambda: training.read_recipe({**GOOD, "callbacks": [{"name": "CSVLogger"}]}, ["callbacks.a.b=1"]), "`callbacks` is a list of tables: write it in a recipe file. Received: 'callbacks.a.b=1'"),
     (lambda: training.read_recipe("gpt.nano", ["steps=5"]), "A setting looks like training.steps=500. Received: 'steps=5'"),
 ]  # fmt: skip
 
@@ -120,6 +139,29 @@ def test_mistakes(make, text):
     with pytest.raises((ValueError, LookupError)) as error:
         make()
     assert str(error.value).startswith(text), str(error.value)
+
+
+def test_tensorboard_is_asked_for_at_once(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as error:
+        recipes.check({**GOOD, "callbacks": [{"name": "TensorBoard"}]})
+    assert str(error.value).startswith("callback `TensorBoard` needs the package tensorboard: pip install tensorboard.")
+
+
+def test_the_task_follows_from_a_start(tmp_path):
+    """From the saved model, or the head that takes the place of its own; from a run, its own task."""
+    path = tmp_path / "good.keras"
+    kerastf.create_model("gpt", vocab_size=9, max_length=8, dim=8, num_layers=1, num_heads=2).save(path)
+    for model, source, task in (
+        ({"start": str(path)}, "corpus", "language"),
+        ({"start": str(path), "head": "classifier"}, "sentiment", "classification"),
+    ):
+        recipe = recipes.check({"model": model, "data": {"source": f"embedded:{source}"}})
+        assert recipe.data["task"] == task
+    folder = training.RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.claim(recipes.check({**GOOD, "data": {"source": "embedded:corpus", "task": "sequences"}}))
+    assert recipes.check({**GOOD, "model": {"start": str(folder.path)}}).data["task"] == "sequences"
 
 
 def test_a_metric_that_will_not_be_measured(tmp_path):

@@ -10,12 +10,13 @@ import sys
 import time
 import zipfile
 
+import keras
 import numpy as np
 import pytest
 
 from kerastf import training
 from kerastf.checkpoint import load_model
-from kerastf.errors import ConfigError
+from kerastf.errors import ConfigError, FileFormatError
 from kerastf.training import checkpoints
 from kerastf.training.run import Runner
 
@@ -274,6 +275,122 @@ def test_a_folder_that_is_none_of_ours(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(ConfigError, match="A run needs a folder"):
         training.train("gpt", tmp_path / "thesis.tex", settings=TINY)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_recipe_of_the_users_is_no_run(tmp_path, fresh):
+    """A project of the user's is its own folder of a run: nothing in it is written over or removed."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('# mine\n[model]\nname = "gpt"\n')
+    (tmp_path / "environment.json").write_text('{"mine": 1}')
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "best.keras").write_text("mine")
+    before = {p: p.is_file() and p.read_text() for p in tmp_path.rglob("*")}
+    with pytest.raises(ConfigError) as error:
+        training.train(recipe, tmp_path, settings=TINY, fresh=fresh)
+    assert str(error.value) == (
+        "The folder holds a recipe.toml that no run has written, and a run would write its own there. Give another "
+        f"--out. Received: {str(tmp_path)!r}"
+    )
+    assert {p: p.is_file() and p.read_text() for p in tmp_path.rglob("*")} == before
+
+
+QUICK = [*TINY, "training.steps=2", "training.evaluate_every=1", "training.jit_compile=false"]
+
+
+def trained(out, *settings, fresh=False):
+    return training.train("gpt", out, settings=[*QUICK, *settings], fresh=fresh, stream=io.StringIO())
+
+
+def test_fresh_removes_what_the_run_wrote_and_only_then(tmp_path):
+    out = tmp_path / "run"
+    trained(out)
+    (out / "notes.txt").write_text("mine")
+    (out / "checkpoints" / "mine.txt").write_text("mine")
+    (out / "bad_batch.npz").write_bytes(b"of the run before")
+    before = {p.name: p.stat().st_mtime_ns for p in out.rglob("*") if p.name != "lock" and p.is_file()}
+    for wrong in ("data.source=none.txt", "model.position=alibi", "training.monitor=val_bleu"):
+        with pytest.raises(ValueError):
+            trained(out, wrong, *(["model.attention=none"] if "alibi" in wrong else []), fresh=True)
+        assert {p.name: p.stat().st_mtime_ns for p in out.rglob("*") if p.name in before and p.is_file()} == before
+    trained(out, "optimizer.rate=0.1", fresh=True)
+    assert training.RunFolder(out).recipe().optimizer["rate"] == 0.1 and len(rows(out)) == 2
+    assert (out / "notes.txt").exists() and (out / "checkpoints" / "mine.txt").exists()
+    assert not (out / "bad_batch.npz").exists()
+
+
+def test_a_mistake_does_not_keep_the_folder(tmp_path):
+    """The command with a typo, and the corrected one; also where an earlier version left a folder behind."""
+    out = tmp_path / "run"
+    with pytest.raises(FileFormatError, match=r"corpsu\.txt"):
+        sizes = [s for s in QUICK if not s.startswith("data.size")]
+        training.train("gpt", out, settings=[*sizes, "data.source=corpsu.txt"])
+    assert [p.name for p in out.iterdir()] == ["lock"]
+    training.RunFolder(out).claim(training.read_recipe("gpt", [*QUICK, "data.length=5"]))
+    assert trained(out)["step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("results.json", "{bad", "is damaged: Expecting property name"),
+        ("results.json", "[]", "is damaged: it holds []"),
+        ("recipe.toml", "model =", "is damaged: Invalid value"),
+        ("recipe.toml", "model = 5", "`model` must be a table. Received: model=5"),
+    ],
+)
+def test_damaged_files_of_a_run_are_named(undisturbed, tmp_path, name, text, says):
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed[0], out, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    (out / name).write_text(text)
+    settings = [*TINY, "training.steps=40", "training.save_every=3", "training.evaluate_every=8"]
+    with pytest.raises(ValueError) as error:
+        training.train("gpt", out, settings=settings)
+    assert str(error.value).startswith(f"{out / name}") and says in str(error.value)
+
+
+def test_lines_of_the_metrics_that_are_none(tmp_path):
+    folder = training.RunFolder(tmp_path)
+    folder.metrics.write_text('{"step": 1, "loss": 2.0}\n[1]\n5\n{"loss": 1}\n{"step": "2"}\n{"st')
+    folder.keep_rows(1)
+    assert rows(tmp_path) == [{"step": 1, "loss": 2.0}]
+
+
+def test_callbacks_hear_of_evaluations_as_epochs(tmp_path, monkeypatch):
+    heard = []
+
+    class Recorder(keras.callbacks.Callback):
+        def __init__(self, least=0.5):
+            super().__init__()
+            self.least, self.count = least, 0
+
+        def on_train_begin(self, logs=None):
+            self.least = -self.least  # an option is never kept: it would be turned twice
+            heard.append(f"begin of {self.params['epochs']}")
+
+        def on_epoch_begin(self, epoch, logs=None):
+            heard.append(f"{epoch} begins")
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.count += 1
+            heard.append(f"{epoch} ends, {self.count}, {self.least}")
+
+        def on_train_end(self, logs=None):
+            heard.append("end")
+
+    monkeypatch.setattr(keras.callbacks, "Recorder", Recorder, raising=False)
+    tables = training.read_recipe("gpt", [*QUICK, "training.steps=5", "training.evaluate_every=2"]).tables
+    tables["training"]["save_every"] = 2
+    tables["callbacks"] = [{"name": "Recorder"}]
+    tables["training"]["keep"] = 3
+    out, rest = tmp_path / "run", ["1 begins", "1 ends, 2, -0.5", "2 begins", "2 ends, 3, -0.5", "end"]
+    training.train(tables, out, stream=io.StringIO())
+    assert heard == ["begin of 3", "0 begins", "0 ends, 1, -0.5", *rest]
+    heard.clear()
+    for name in ("results.json", "checkpoints/step-000000005.zip", "checkpoints/step-000000004.zip"):
+        (out / name).unlink()
+    training.train(tables, out, stream=io.StringIO())  # goes on from step 2
+    assert heard == ["begin of 3", *rest]
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not os.path.isdir("/proc"), reason="root may write anywhere")

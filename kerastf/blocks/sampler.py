@@ -4,14 +4,18 @@ A sampler has `compute_probabilities(logits)`, `get_next_token(probabilities)` a
 Shapes: B batch, V vocabulary.
 """
 
+import math
+
 from keras_nlp import samplers
 
 from kerastf.registry import register
 
 
-def _check_temperature(temperature):
-    if temperature <= 0:
-        raise ValueError(f"`temperature` must be positive. Received: temperature={temperature}")
+def _check(temperature, seed):
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"`temperature` must be a positive number. Received: temperature={temperature}")
+    if seed is not None and not 0 <= seed < 2**32:
+        raise ValueError(f"`seed` must be at least 0 and below 2**32. Received: seed={seed}")
 
 
 @register("sampler", "greedy")
@@ -46,7 +50,7 @@ class Random(samplers.RandomSampler):
     """
 
     def __init__(self, *, temperature: float = 1.0, seed: int | None = None):
-        _check_temperature(temperature)
+        _check(temperature, seed)
         super().__init__(temperature=temperature, seed=seed)
 
 
@@ -66,7 +70,7 @@ class TopK(samplers.TopKSampler):
     """
 
     def __init__(self, k: int = 5, *, temperature: float = 1.0, seed: int | None = None):
-        _check_temperature(temperature)
+        _check(temperature, seed)
         if k < 1:
             raise ValueError(f"`k` must be at least 1. Received: k={k}")
         super().__init__(k=k, temperature=temperature, seed=seed)
@@ -99,7 +103,7 @@ class TopP(samplers.TopPSampler):
     def __init__(
         self, p: float = 0.9, *, k: int | None = None, temperature: float = 1.0, seed: int | None = None
     ):  # fmt: skip
-        _check_temperature(temperature)
+        _check(temperature, seed)
         if not 0 < p <= 1:
             raise ValueError(f"`p` must be in (0, 1]. Received: p={p}")
         super().__init__(p=p, k=k, temperature=temperature, seed=seed)

@@ -23,6 +23,10 @@ COMMON = {"batch_size": 32, "seed": 0, "valid": 0.1, "static": False, "shuffle":
 TEXT = {"tokenizer": None, "vocab_size": 8000, "special_tokens": None}
 TRAINED_WITH = {"vocab_size", "special_tokens", "lowercase", "min_count", "learner", "max_characters"}
 LEAST = {"masked": 3, "masked_pairs": 5, "classification": 3, "tagging": 3, "bidirectional": 3, "span": 4}
+LEAST_NUMBERS = {
+    "stride": 1, "window": 1, "buffer": 1, "multiple": 1, "shift": 0, "size": 1, "count": 1, "letters": 1,
+    "channels": 1,
+}  # fmt: skip
 PLURALS = {"characters": "character", "bytes": "byte", "words": "word", "wordpieces": "wordpiece"}
 
 
@@ -76,7 +80,7 @@ def _options(task, known, given):
         o.length = lengths(o.length, "length")
     elif "length" in known:
         require_number("length", o.length, LEAST.get(task, 1))
-    for name, least in (("stride", 1), ("window", 1), ("buffer", 1), ("multiple", 1), ("shift", 0)):
+    for name, least in LEAST_NUMBERS.items():
         if name in known:
             require_number(name, getattr(o, name), least)
     if "mask_rate" in known:
@@ -217,8 +221,9 @@ def load(source, *, task, **options):
     several workers share each batch.
 
     Args:
-        source: `"embedded:NAME"` (see `data.sources()`); the path of a file (`.txt`, `.jsonl`, `.csv`, `.tsv`), of a
-            folder of them or of images, or a pattern; `(x, y)` arrays or lists; or a list of records.
+        source: `"embedded:NAME"` (see `data.sources()`); `"tfds:NAME"`, of tensorflow-datasets; the path of a file
+            (`.txt`, `.jsonl`, `.csv`, `.tsv`), of a folder of them or of images, or a pattern; `(x, y)` arrays or
+            lists; or a list of records.
         task: `"language"`, `"sequences"`, `"masked"`, `"masked_pairs"`, `"classification"`, `"tagging"`,
             `"translation"`, `"span"`, `"images"`, `"bidirectional"` or `"word_vectors"`.
         **options: For all tasks `batch_size` (32), `seed` (0), `valid` (0.1; the share held out where the source has no

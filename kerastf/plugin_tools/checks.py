@@ -11,7 +11,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from kerastf import __version__, plugins, registry, testing
-from kerastf.plugin_tools.building import require_sound_archives
+from kerastf.plugin_tools.archives import require_sound_archives
 from kerastf.plugin_tools.project import Project, locate
 from kerastf.testing.report import Broken, Check, ContractError, NotAsked, Report, Warned, check, run_check
 

@@ -109,9 +109,11 @@ class ModelSubject(Subject):
 
     def __init__(self, id, options):
         super().__init__("model", id, options)
-        preset = registry.split_id(id)[2]
-        if preset:
-            self.options = {**registry.presets(self.entry)[preset], **options}
+        preset = config.preset_of(self.entry, id)
+        if registry.split_id(id)[2]:  # what it leaves to the data, such as the vocabulary, is the example's
+            known = config.options_of(self.cls)
+            left = {k: v for k, v in self.options.items() if known[k].default in (known[k].empty, None)}
+            self.options = {**left, **preset, **options}
 
     def make(self, seed=1, dtype=None, **extra):
         options = {**self.options, **({"dtype": dtype} if dtype else {}), **extra}

@@ -76,7 +76,8 @@ def train(
     """A tokenizer made from texts.
 
     Args:
-        name: `"character"`, `"byte"`, `"word"`, `"wordpiece"`, `"bpe"` or `"word_characters"`.
+        name: `"character"`, `"byte"`, `"word"`, `"wordpiece"`, `"bpe"`, `"word_characters"` or
+            `"sentencepiece"`.
         texts: Strings, or the path of a UTF-8 text file, plain or `.gz`.
         vocab_size: The most tokens there may be, special ones included.
         special_tokens: Of `pad`, `start`, `end`, `unknown`, `class`, `separator`, `mask`, in the order of their

@@ -27,7 +27,7 @@ from kerastf.counting import cost, in_columns, in_units
 from kerastf.errors import ConfigError
 from kerastf.training.folder import RunFolder, differences
 from kerastf.training.progress import duration
-from kerastf.training.recipe import check, gather
+from kerastf.training.recipe import check, gather, larger_is_better
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Ablation:
 
     def ordered(self) -> list[Row]:
         """The rows, best first; those without a result last."""
-        better = -1 if any(word in self.metric for word in ("accuracy", "bleu", "f1", "chrf")) else 1
+        better = -1 if larger_is_better(self.metric) else 1
 
         def place(row):
             values = row.values(self.metric)

@@ -15,7 +15,6 @@ results.json       written at the end: the run is finished
 import contextlib
 import json
 import platform
-import shutil
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +28,12 @@ from kerastf.training.recipe import Recipe, check
 PACKAGES = ("kerastf", "keras", "tensorflow", "keras-nlp", "keras-hub", "tensorflow-datasets", "jax", "torch", "numpy")
 # Settings that may change between two parts of one run: they do not change what is learnt.
 FREE = {("training", "keep"), ("training", "devices")}
+# All that a run writes: nothing else in its folder is ever removed. The two that mark it as a run's go last.
+OWN = (
+    "results.json", "metrics.jsonl", "best.keras", "best.json", "last.keras", "bad_batch.npz", "curves.png",
+    "tokenizer.json", "labels.json", "checkpoints/step-*.zip", "tensorboard/events.out.tfevents.*", "recipe.toml",
+    "environment.json",
+)  # fmt: skip
 
 
 class RunFolder:
@@ -44,47 +49,82 @@ class RunFolder:
     def opened(self, recipe, *, fresh=False):
         """Makes the folder, or finds the same run in it; nobody else may write to it meanwhile.
 
+        Nothing that is there is touched before `claim`.
+
         Raises:
-            ConfigError: The folder holds another run, or one that is being trained just now.
+            ConfigError: The folder holds another run, one that is being trained just now, or what is no run's.
             OSError: The folder cannot be written to.
         """
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"A run needs a folder. Received: {str(self.path)!r}, a file")
-        there = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
-        if there - {"lock"} and "recipe.toml" not in there:
-            raise ConfigError(f"The folder is not empty and holds no run. Received: {str(self.path)!r}")
+        self._refuse_others_files()
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as lock:
             if not _locked(lock):
                 raise ConfigError(f"Another process is training in this folder. Received: {str(self.path)!r}")
-            if fresh:
-                self._clear()
-            self._claim(recipe)
+            if not fresh and self.has_begun():
+                self._refuse_another(recipe)
             yield self
 
-    def _clear(self):
-        for path in self.path.iterdir():
-            if path.name != "lock":
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    def _claim(self, recipe):
-        if (self.path / "recipe.toml").exists():
-            found = differences(self.recipe().tables, recipe.tables)
-            if found:
-                raise ConfigError(
-                    "The folder holds another run: " + "; ".join(found) + ". Give another --out, or --fresh to replace "
-                    f"it. Received: {str(self.path)!r}"
-                )
-        self.checkpoints.mkdir(exist_ok=True)
-        self._write("recipe.toml", recipe.to_toml())
+    def claim(self, recipe, *, fresh=False):
+        """Makes the folder this run's; `fresh`, or where a run never began, what an earlier one wrote is removed."""
+        if fresh or not self.has_begun():
+            for pattern in OWN:
+                for path in self.path.glob(pattern):
+                    path.unlink()
         self._write("environment.json", json.dumps(environment(), indent=2) + "\n")
+        self._write("recipe.toml", recipe.to_toml())
+        self.checkpoints.mkdir(exist_ok=True)
+
+    def is_run(self):
+        """Whether the folder is a run's: a recipe alone may be the user's."""
+        return (self.path / "recipe.toml").is_file() and self._is_marked()
+
+    def has_begun(self):
+        """Whether there is a run, and anything has come of it that another would overwrite."""
+        results = ("results.json", "metrics.jsonl", "best.keras", "last.keras")
+        written = [p for n in results if (p := self.path / n).is_file() and p.stat().st_size]
+        return self.is_run() and bool(written or any(self.checkpoints.glob("step-*.zip")))
+
+    def _is_marked(self):
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads((self.path / "environment.json").read_text("utf-8"))
+            return isinstance(found, dict) and {"python", "backend", "packages"} <= set(found)
+        return False
+
+    def _refuse_others_files(self):
+        there = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
+        there -= {"lock", "environment.json"} if self._is_marked() else {"lock"}
+        # A process that was killed while it wrote one of them leaves a part of it under a name of its own.
+        there = {name for name in there if not name.startswith((".environment.", ".recipe."))}
+        if not there or self.is_run():
+            return
+        if "recipe.toml" in there:
+            raise ConfigError(
+                "The folder holds a recipe.toml that no run has written, and a run would write its own there. Give "
+                f"another --out. Received: {str(self.path)!r}"
+            )
+        raise ConfigError(f"The folder is not empty and holds no run. Received: {str(self.path)!r}")
+
+    def _refuse_another(self, recipe):
+        found = differences(self.recipe().tables, recipe.tables)
+        if found:
+            raise ConfigError(
+                "The folder holds another run: " + "; ".join(found) + ". Give another --out, or --fresh to replace "
+                f"it. Received: {str(self.path)!r}"
+            )
 
     def recipe(self) -> Recipe:
         """The recipe of the run."""
+        path = self.path / "recipe.toml"
         try:
-            return check(tomllib.loads((self.path / "recipe.toml").read_text("utf-8")), self.path.name)
+            return check(tomllib.loads(path.read_text("utf-8")), self.path.name)
         except OSError:
             raise FileFormatError(f"This is not the folder of a run. Received: {str(self.path)!r}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        except ValueError as error:
+            raise FileFormatError(f"{path} is damaged: {error}") from None
 
     def model_path(self, which="best") -> Path:
         """The best model, or the last where there is no best."""
@@ -94,11 +134,13 @@ class RunFolder:
         raise FileFormatError(f"The run has no model yet. Received: {str(self.path)!r}")
 
     def rows(self):
-        """The lines of the metrics, as dicts. A line that a killed process left half is left out."""
+        """The lines of the metrics, as dicts. A line that a killed process left half, or no process, is left out."""
         found = []
         for line in self.metrics.read_text("utf-8").splitlines() if self.metrics.exists() else []:
             with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
+                row = json.loads(line)
+                if isinstance(row, dict) and isinstance(row.get("step"), int):
+                    found.append(row)
         return found
 
     def keep_rows(self, step):
@@ -113,9 +155,18 @@ class RunFolder:
     def write_json(self, name, value):
         self._write(name, json.dumps(value, indent=2) + "\n")
 
-    def read_json(self, name, default=None):
+    def read_json(self, name, kind=dict):
+        """What a file of the run holds; an empty dict, or list, where there is none."""
         path = self.path / name
-        return json.loads(path.read_text("utf-8")) if path.exists() else default
+        if not path.exists():
+            return kind()
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise FileFormatError(f"{path} is damaged: {error}") from None
+        if not isinstance(found, kind):
+            raise FileFormatError(f"{path} is damaged: it holds {short(found)}")
+        return found
 
     def _write(self, name, text):
         with atomic(self.path / name) as path:

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kerastf import config, registry
+from kerastf import checkpoint, config, registry
 from kerastf.data.loading import check as check_data
+from kerastf.data.loading import task_options
+from kerastf.data.tasks import TASKS
 from kerastf.errors import ConfigError, FileFormatError
 from kerastf.registry import did_you_mean, nearest
 from kerastf.schema import Problems, check_options, options_of, plain, short
+from kerastf.slots import slot_kind
+from kerastf.training.callbacks import check_callbacks, only_numbers
 from kerastf.training.toml import write_toml
 
 SECTIONS = ("model", "data", "optimizer", "schedule", "training", "callbacks", "expect")
@@ -29,10 +33,13 @@ TASK_OF_FAMILY = {
     "seq2seq": "translation", "conv_s2s": "translation", "transformer": "translation", "elmo": "bidirectional",
     "word2vec": "word_vectors",
 }  # fmt: skip
-# What a run does itself, what needs a function, and what sends data away.
-NOT_CALLBACKS = {
-    "Callback", "CallbackList", "History", "ProgbarLogger", "BackupAndRestore", "LambdaCallback", "RemoteMonitor",
-}  # fmt: skip
+# Tasks whose rows are all as long as `length`, whatever the texts are.
+FULL_ROWS = ("language", "masked")
+# Options of every optimizer that have no default, and are numbers.
+NUMBERS = (
+    "weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "ema_overwrite_frequency", "loss_scale_factor",
+    "gradient_accumulation_steps",
+)  # fmt: skip
 LARGER_IS_BETTER = ("accuracy", "bleu", "f1", "chrf")
 
 
@@ -185,13 +192,17 @@ def _set(tables, setting):
     except ValueError:
         value = value.strip()  # a plain word
     table = tables.setdefault(section, {})
+    if isinstance(table, list):
+        raise ConfigError(f"`{section}` is a list of tables: write it in a recipe file. Received: {setting!r}")
+    if not isinstance(table, dict):
+        raise ConfigError(f"`{section}` must be a table. Received: {section}={short(table)}")
     *path, last = name.split(".")
     for part in path:
         inner = table.get(part, {})
+        if not isinstance(inner, str | Mapping):
+            raise ConfigError(f"`{part}` is {short(inner)}, which has no options. Received: {setting!r}")
         # model.attention.window=8 where the recipe has attention = "local"
         table[part] = table = {"name": inner} if isinstance(inner, str) else dict(inner)
-    if not isinstance(table, dict):
-        raise ConfigError(f"`{section}` is a list of tables: write it in a recipe file. Received: {setting!r}")
     table[last] = value
 
 
@@ -202,7 +213,10 @@ def check(tables: Mapping[str, Any], name: str = "training") -> Recipe:
         if section not in SECTIONS:
             close = did_you_mean(nearest(section, SECTIONS)) or f" Tables: {', '.join(SECTIONS)}."
             problems.add(f"A recipe has no table `{section}`.{close} Received: {section}={short(tables[section])}")
-    found: dict[str, Any] = {"model": dict(tables.get("model", {}))}
+    model = tables.get("model", {})
+    if not isinstance(model, Mapping):
+        problems.add(f"`model` must be a table. Received: model={short(model)}")
+    found: dict[str, Any] = {"model": dict(model) if isinstance(model, Mapping) else {}}
     for section, cls in TABLES.items():
         given = tables.get(section)
         if given is not None and not isinstance(given, Mapping):
@@ -210,8 +224,9 @@ def check(tables: Mapping[str, Any], name: str = "training") -> Recipe:
             continue
         if given is not None or section != "expect":
             found[section] = _table(section, cls, dict(given or {}), problems)
-    found["callbacks"] = _callbacks(tables.get("callbacks", []), problems)
-    _check_model(found, problems)
+    found["callbacks"] = check_callbacks(tables.get("callbacks", []), problems)
+    if isinstance(model, Mapping):
+        _check_model(found, problems)
     if not problems.errors:
         _check_together(found, problems)
     problems.raise_if_any()
@@ -235,25 +250,6 @@ def _table(section, cls, given, problems):
     return plain({**dataclasses.asdict(cls(**own)), **rest})
 
 
-def _callbacks(given, problems):
-    import keras
-
-    known = [
-        n for n in dir(keras.callbacks) if isinstance(getattr(keras.callbacks, n), type) and n not in NOT_CALLBACKS
-    ]
-    for spec in given if isinstance(given, list) else [given]:
-        if not isinstance(spec, Mapping) or spec.get("name") not in known:
-            close = did_you_mean(nearest(str(spec.get("name")), known)) if isinstance(spec, Mapping) else ""
-            problems.add(f"A callback is a table with the name of one of Keras's.{close} Received: {short(spec)}")
-            continue
-        options = {k: v for k, v in spec.items() if k != "name"}
-        try:
-            getattr(keras.callbacks, spec["name"])(**options)
-        except (TypeError, ValueError) as error:
-            problems.add(f"callback `{spec['name']}`: {error}")
-    return [dict(s) for s in given if isinstance(s, Mapping)] if isinstance(given, list) else []
-
-
 def _check_model(found, problems):
     model = found["model"]
     start, name = model.get("start"), model.get("name")
@@ -264,6 +260,8 @@ def _check_model(found, problems):
                 "A model that starts from a file has its options from there; only its head may be another. "
                 f"Received: {', '.join(f'{k}={short(model[k])}' for k in extra)}"
             )
+        elif found.get("data", {"task": ""}).get("task") is None:
+            _choose_task_of_start(found, problems)
         return
     if not isinstance(name, str):
         problems.add(f"[model]: `name` must be a model such as 'gpt.nano'. Received: name={name!r}")
@@ -272,13 +270,51 @@ def _check_model(found, problems):
         entry = registry.find("model", name)
         cls = registry.resolve("model", entry.id)
         given = {**config.preset_of(entry, name), **{k: v for k, v in model.items() if k != "name"}}
-        config.plan(cls, {**given, **stand_ins(cls, given)}, subject=name)
+        planned = config.plan(cls, {**given, **stand_ins(cls, given)}, subject=name)
     except ConfigError as error:
         problems.errors += [ConfigError(p) for p in error.problems]
     except (LookupError, ImportError) as error:
         problems.add(error)
     else:
         _choose_task(found, entry.id, given, problems)
+        _check_length(found.get("data", {}), planned, given, problems)
+
+
+def _choose_task_of_start(found, problems):
+    """The task of the run that a model starts from, or the one that the saved model is for."""
+    from kerastf.training.folder import RunFolder
+
+    path, head = found["model"]["start"], found["model"].get("head")
+    try:
+        folder = RunFolder(path)
+        if folder.path.is_dir() and head is None:
+            found["data"]["task"] = folder.recipe().data["task"]
+            return
+        saved = checkpoint.inspect(folder.model_path() if folder.path.is_dir() else folder.path)
+        options = {**saved.options, **({} if head is None else {"head": head})}
+        _choose_task(found, registry.find("model", saved.model).id, options, problems)
+    except (ValueError, LookupError, ImportError) as error:
+        problems.add(f"[model]: `start`: {error}")
+
+
+def _check_length(data, planned, given, problems):
+    """Refuses rows that are longer than the positions that a model learns."""
+    task = data.get("task")
+    if task not in TASKS or given.get("max_length") is None:
+        return
+    limits = [
+        spec["max_length"] for slot, specs in planned.blocks.items() if slot_kind(slot) == "position"
+        for spec in specs if spec.get("max_length") is not None
+    ]  # fmt: skip
+    length = data.get("length")
+    if length is None and task in FULL_ROWS:
+        length = task_options(task)["length"]
+    longest = max((n for n in (length if isinstance(length, list) else [length]) if isinstance(n, int)), default=0)
+    if limits and longest > min(limits):
+        problems.add(
+            f"[data]: `length` must be at most the {min(limits)} positions that the model has: set it, or "
+            f"`max_length` of [model]. Received: length={length}"
+        )
 
 
 def stand_ins(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,10 +377,19 @@ def _check_together(found, problems):
         problems.add(f"[data]: {error}")
     if problems.errors:
         return
+    import keras
+
     try:
-        make_optimizer(found)
+        further = {k: v for k, v in optimizer.items() if k not in options_of(Optimizer)}
+        cls = type(keras.optimizers.get(optimizer["name"]))
+        if only_numbers(cls, further, "[optimizer]", problems, also=NUMBERS):
+            make_optimizer(found)
     except (TypeError, ValueError) as error:
         problems.add(f"[optimizer]: {error}")
+    if schedule["name"] != "constant" and any(c["name"] == "ReduceLROnPlateau" for c in found["callbacks"]):
+        problems.add(
+            f"callback `ReduceLROnPlateau` needs a constant rate. Received: [schedule] name={schedule['name']!r}"
+        )
 
 
 def make_optimizer(tables: Mapping[str, Any]):
@@ -377,4 +422,9 @@ def better(metric: str, new: float, old: "float | None") -> bool:
     """Whether a value of a metric is better than the best so far."""
     if old is None:
         return True
-    return new > old if any(word in metric for word in LARGER_IS_BETTER) else new < old
+    return new > old if larger_is_better(metric) else new < old
+
+
+def larger_is_better(metric: str) -> bool:
+    """Whether a metric grows as a model gets better; a loss falls."""
+    return any(word in metric for word in LARGER_IS_BETTER)

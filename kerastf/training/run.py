@@ -22,6 +22,7 @@ from kerastf.errors import ConfigError
 from kerastf.supervisor import beat
 from kerastf.training import checkpoints
 from kerastf.training.assemble import build, load_data, load_start, precision
+from kerastf.training.callbacks import kept, make_callbacks
 from kerastf.training.devices import distribute, distribute_once, is_chief, strategy, wait_for_all
 from kerastf.training.folder import RunFolder
 from kerastf.training.progress import Progress, duration
@@ -57,7 +58,7 @@ def train(source, out=None, *, settings=(), fresh=False, stream=None):
     stream = (stream or sys.stdout) if chief else io.StringIO()
     with folder.opened(recipe, fresh=fresh) if chief else contextlib.nullcontext():
         wait_for_all(chosen)  # of several workers one writes, and the others look at the folder after it
-        if folder.results.exists():
+        if folder.results.exists() and not fresh:
             results = folder.read_json("results.json")
             print(f"{folder.path} is finished: {_show(results)}. --fresh trains anew.", file=stream)
             return results
@@ -71,6 +72,10 @@ def train(source, out=None, *, settings=(), fresh=False, stream=None):
             # A model may do several steps at a time; the run must be able to stop where it evaluates, saves and ends.
             stops = (recipe.training[k] for k in ("evaluate_every", "save_every", "steps"))
             model.steps_per_execution = math.gcd(model.steps_per_execution, *stops)
+            _check_monitor(recipe.training["monitor"], model, found)
+            if chief:  # only now, when nothing is wrong with data and model, what an earlier run left may go
+                folder.claim(recipe, fresh=fresh)
+            wait_for_all(chosen)
             last = checkpoints.restore(folder.checkpoints, model, tell=lambda text: print(text, file=stream))
         return _train(recipe, folder, found, model, last, stream, chosen, chief)
 
@@ -95,7 +100,6 @@ def _train(recipe, folder, found, model, last, stream, chosen, chief):
     progress.say(f"{name}: {model.count_params():,} parameters, {total:,} steps, in {folder.path}")
     if step:
         progress.say(f"Going on from step {step}.")
-    _check_monitor(recipe.training["monitor"], model, found)
     runner = Runner(recipe, folder, found, progress, step, state or {}, metrics, chosen, chief)
     if step < total and not runner.state.get("stopped"):
         with runner.signals():
@@ -140,7 +144,7 @@ def _finish(folder, found, model, progress, step_seconds):
     best = load_model(folder.model_path("best"), compile=False)
     best.compile()
     rows = folder.rows()
-    results = {"step": rows[-1]["step"], "best_step": folder.read_json("best.json", {}).get("step")}
+    results = {"step": rows[-1]["step"], "best_step": folder.read_json("best.json").get("step")}
     for part, feed in (("val", found.valid), ("test", found.test)):
         if feed is not None:
             measured = best.evaluate(feed.once(), verbose=0, return_dict=True)
@@ -204,15 +208,13 @@ class Runner(keras.callbacks.Callback):
                 signal.signal(number, handler)
 
     def on_train_begin(self, logs=None):
-        specs = self.recipe.tables.get("callbacks", [])
-        self.others = [
-            getattr(keras.callbacks, spec["name"])(**{k: v for k, v in spec.items() if k != "name"}) for spec in specs
-        ]
+        self.others = make_callbacks(self.recipe.tables.get("callbacks", []))
         for i, callback in enumerate(self.others):
             callback.set_model(self.model)
-            callback.set_params({"epochs": self.total // self.evaluate_every, "steps": self.evaluate_every})
+            callback.set_params({"epochs": -(-self.total // self.evaluate_every), "steps": self.evaluate_every})
             callback.on_train_begin()
             vars(callback).update(self.state["callbacks"].get(str(i), {}))
+            callback.on_epoch_begin(self.start // self.evaluate_every)
         self.board = compat.event_writer(self.folder.path / "tensorboard") if self.chief else None
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -221,6 +223,10 @@ class Runner(keras.callbacks.Callback):
             compat.build_metrics(self.model, next(iter(self.found.train.dataset(start=self.start))))
             for variable, value in zip(self.model.metrics_variables, self.metrics, strict=True):
                 variable.assign(value)
+
+    def on_train_end(self, logs=None):
+        for callback in self.others:
+            callback.on_train_end(logs)
 
     def on_train_batch_end(self, batch, logs=None):
         self.step = self.start + batch + 1
@@ -257,13 +263,14 @@ class Runner(keras.callbacks.Callback):
         if self.board is not None:
             self.board(self.step, {k: v for k, v in row.items() if k not in ("step", "seconds")})
         self._judge(row)
-        for i, callback in enumerate(self.others):
-            callback.on_epoch_end(self.step // self.evaluate_every - 1, row)
-            self.state["callbacks"][str(i)] = {
-                k: v for k, v in vars(callback).items() if isinstance(v, int | float | str) and not k.startswith("_")
-            }
+        for i, callback in enumerate(self.others):  # to them, what lies between two evaluations is an epoch
+            callback.on_epoch_end((self.step - 1) // self.evaluate_every, row)
+            self.state["callbacks"][str(i)] = kept(callback)
         if self.model.stop_training:
             self.state["stopped"] = True
+        elif not self.state["stopped"] and self.step < self.total:
+            for callback in self.others:
+                callback.on_epoch_begin(self.step // self.evaluate_every)
         self.model.reset_metrics()
 
     def _judge(self, row):

@@ -42,7 +42,7 @@ def evaluate(path, *, source=None, which="best", batch_size=None):
     model.compile()
     changes = {"batch_size": batch_size} if batch_size else {}
     if source is not None:
-        names = RunFolder(path).read_json("labels.json")  # the numbers of classes are the run's, not the file's
+        names = RunFolder(path).read_json("labels.json", list)  # the numbers of classes are the run's, not the file's
         recipe = _about(recipe, str(source), **({"classes": names} if names else {}))
     found = load_data(Recipe({**recipe.tables, "data": {**recipe.data, **changes}}, recipe.name), model)
     parts = {"data": found.train} if source is not None else {"valid": found.valid, "test": found.test}
@@ -59,12 +59,14 @@ def predict(path, inputs, *, which="best", k=3):
         path: The folder of the run.
         inputs: Texts, or paths of images or `.npy` files for a model of images.
         which: `"best"` or `"last"`.
-        k: How many answers of each kind, likeliest first.
+        k: How many answers of each kind, likeliest first; at least 1.
 
     Returns:
         One dict per input: `label` and `probabilities` (classes), `tags` (tagging), `target` (translation), `next`
         (language models), `masks` (a text with `[MASK]`), `nearest` (word vectors).
     """
+    if k < 1:
+        raise ConfigError(f"`k` must be at least 1. Received: k={k}")
     recipe, model = load_run(path, which)
     task = recipe.data["task"]
     if task not in PREDICTORS:
@@ -89,7 +91,7 @@ def _ranked(logits, labels, k):
 
 
 def _classes(model, texts, folder, recipe, k):
-    names = folder.read_json("labels.json")
+    names = folder.read_json("labels.json", list)
     records = [{"text": t, "label": names[0] if names else 0} for t in texts]  # the label is not looked at
     found = load_data(_about(recipe, records, batch_size=1, **({"classes": names} if names else {})), model)
     logits = ops.convert_to_numpy(model.predict(found.train.once(), verbose=0)).astype("float64")
@@ -97,7 +99,7 @@ def _classes(model, texts, folder, recipe, k):
 
 
 def _images(model, paths, folder, recipe, k):
-    labels = folder.read_json("labels.json")
+    labels = folder.read_json("labels.json", list)
     height, width, channels = model.input_shape[1:]
     images = ImageFiles([Path(p) for p in paths], (height, width), channels)
     logits = ops.convert_to_numpy(model.predict(images[range(len(paths))], verbose=0)).astype("float64")

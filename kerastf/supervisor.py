@@ -44,6 +44,12 @@ def beat():
 _last: dict[str, float] = {}
 
 
+def group():
+    """What the workers of one supervisor have in common, those that it starts again too; None without one."""
+    path = os.environ.get(HEARTBEAT)
+    return Path(path).parent.name if path else None
+
+
 def supervise(
     command, *, workers=2, restarts=3, window=3600.0, silence=None, grace=10.0, environment=None, folder=None,
     write=None,

@@ -319,6 +319,16 @@ def test_fresh_removes_what_the_run_wrote_and_only_then(tmp_path):
     assert not (out / "bad_batch.npz").exists()
 
 
+def test_a_worker_that_is_started_again_goes_on_with_a_fresh_run(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    trained(out)
+    for supervisor, anew in (("first", True), ("first", False), ("second", True)):
+        monkeypatch.setenv("KERASTF_HEARTBEAT", str(tmp_path / supervisor / "0"))
+        before = (out / "recipe.toml").stat().st_mtime_ns
+        trained(out, fresh=True)
+        assert ((out / "recipe.toml").stat().st_mtime_ns > before) == anew
+
+
 def test_a_mistake_does_not_keep_the_folder(tmp_path):
     """The command with a typo, and the corrected one; also where an earlier version left a folder behind."""
     out = tmp_path / "run"

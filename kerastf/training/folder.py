@@ -23,6 +23,7 @@ from kerastf import plugins
 from kerastf.checkpoint import atomic
 from kerastf.errors import ConfigError, FileFormatError
 from kerastf.schema import short
+from kerastf.supervisor import group
 from kerastf.training.recipe import Recipe, check
 
 PACKAGES = ("kerastf", "keras", "tensorflow", "keras-nlp", "keras-hub", "tensorflow-datasets", "jax", "torch", "numpy")
@@ -72,7 +73,8 @@ class RunFolder:
             for pattern in OWN:
                 for path in self.path.glob(pattern):
                     path.unlink()
-        self._write("environment.json", json.dumps(environment(), indent=2) + "\n")
+        supervised = {"supervisor": group()} if group() else {}
+        self._write("environment.json", json.dumps({**environment(), **supervised}, indent=2) + "\n")
         self._write("recipe.toml", recipe.to_toml())
         self.checkpoints.mkdir(exist_ok=True)
 
@@ -86,11 +88,18 @@ class RunFolder:
         written = [p for n in results if (p := self.path / n).is_file() and p.stat().st_size]
         return self.is_run() and bool(written or any(self.checkpoints.glob("step-*.zip")))
 
+    def began_here(self):
+        """Whether this process's supervisor has started the run: a worker that it starts again goes on with that."""
+        return group() is not None and self._mark().get("supervisor") == group()
+
     def _is_marked(self):
+        return {"python", "backend", "packages"} <= set(self._mark())
+
+    def _mark(self):
         with contextlib.suppress(OSError, ValueError):
             found = json.loads((self.path / "environment.json").read_text("utf-8"))
-            return isinstance(found, dict) and {"python", "backend", "packages"} <= set(found)
-        return False
+            return found if isinstance(found, dict) else {}
+        return {}
 
     def _refuse_others_files(self):
         there = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()

@@ -56,6 +56,7 @@ def train(source, out=None, *, settings=(), fresh=False, stream=None):
     recipe = check(tables, name)
     folder = RunFolder(out or Path("runs") / recipe.name)
     stream = (stream or sys.stdout) if chief else io.StringIO()
+    fresh = fresh and not folder.began_here()
     with folder.opened(recipe, fresh=fresh) if chief else contextlib.nullcontext():
         wait_for_all(chosen)  # of several workers one writes, and the others look at the folder after it
         if folder.results.exists() and not fresh:

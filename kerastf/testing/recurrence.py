@@ -92,7 +92,7 @@ def learns(subject):
     for name, other in (("call", layer(x, state)[0]), ("its first state", after[0])):
         if difference(output, other) > TOLERANCE:
             raise Broken(f"advance of its loop_inputs differs from {name} by {difference(output, other):.2g}")
-    factors = [rng.normal(size=tuple(t.shape)).astype("float32") for t in (output, *after)]
+    factors = [ops.convert_to_tensor(rng.normal(size=tuple(t.shape)), dtype="float32") for t in (output, *after)]
 
     def total():
         output, after = layer.advance(read.value, [ops.convert_to_tensor(s) for s in state])

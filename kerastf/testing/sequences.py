@@ -212,7 +212,7 @@ def beside(subject):
         raise NotAsked("it has no beside")
     x = keras.Variable(subject.inputs()["x"], name="x")
     rng = np.random.default_rng(5)
-    of_x, of_norm = (rng.normal(size=x.shape).astype("float32") for _ in range(2))
+    of_x, of_norm = (ops.convert_to_tensor(rng.normal(size=x.shape), dtype="float32") for _ in range(2))
 
     def found(pair):
         def total():

@@ -5,13 +5,13 @@ import contextvars
 import functools
 import inspect
 import itertools
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from kerastf import versions
+from kerastf.standing_in import Replacement, StandIns
 
 # What holds no weight, and cannot come to hold one.
 PLAIN = (type(None), bool, int, float, str, types.FunctionType, inspect.Signature)
@@ -120,46 +120,21 @@ class _Variables:
         return variable
 
 
-class _Shortcuts:
-    """Stand in for parts of Keras, as long as any thread is in a block."""
+def _replacements() -> list[Replacement]:
+    import tensorflow as tf
+    from keras.src.backend import Variable
+    from keras.src.layers import layer
+    from keras.src.ops import operation
 
-    def __init__(self) -> None:
-        self.lock, self.users = threading.Lock(), 0
-        self.whole: list[tuple[Any, str, Any]] = []
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        with self.lock:
-            self.users += 1
-            if self.users == 1:
-                self.replace()
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.users -= 1
-                if not self.users:
-                    for owner, name, before in self.whole:
-                        setattr(owner, name, before)
-
-    def replace(self) -> None:
-        import tensorflow as tf
-        from keras.src.backend import Variable
-        from keras.src.layers import layer
-        from keras.src.ops import operation
-
-        replacements = [
-            (Variable, "_initialize", _Variables(tf).initialisation(Variable._initialize)),
-            (layer.Layer, "__setattr__", _assignment(layer.Layer.__setattr__)),
-            (layer, "inspect", _inspect),
-            (operation, "inspect", _inspect),
-        ]
-        self.whole = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
-        for replacement in replacements:
-            setattr(*replacement)
+    return [
+        (Variable, "_initialize", _Variables(tf).initialisation(Variable._initialize)),
+        (layer.Layer, "__setattr__", _assignment(layer.Layer.__setattr__)),
+        (layer, "inspect", _inspect),
+        (operation, "inspect", _inspect),
+    ]
 
 
-_shortcuts = _Shortcuts()
+_shortcuts = StandIns(_replacements)
 
 
 def _assignment(whole: Callable[..., None]) -> Callable[..., None]:

@@ -4,13 +4,13 @@ import contextlib
 import contextvars
 import functools
 import sys
-import threading
 import weakref
 
 import keras
 from keras import ops
 
 from kerastf import building, versions
+from kerastf.standing_in import StandIns
 
 
 def compiled(function, owner):
@@ -333,38 +333,18 @@ def initialised_by(value):
         yield
 
 
-class _Values:
-    """Stands in for Keras's way to fill a variable, as long as any thread is in a block; the others fill as ever."""
+def _initialisation():
+    whole = keras.Variable._initialize_with_initializer
 
-    def __init__(self):
-        self.lock, self.users, self.whole = threading.Lock(), 0, None
+    def initialise(variable, initializer):
+        value = _value.get()  # another thread's variables begin as ever
+        found = None if value is None else value(variable.path, tuple(variable.shape))
+        whole(variable, initializer if found is None else (lambda shape, dtype: _adopt(found, dtype)))
 
-    @contextlib.contextmanager
-    def open(self):
-        with self.lock:
-            self.users += 1
-            if self.users == 1:
-                self.whole = keras.Variable._initialize_with_initializer
-                keras.Variable._initialize_with_initializer = self.initialisation(self.whole)
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.users -= 1
-                if not self.users:
-                    keras.Variable._initialize_with_initializer = self.whole
-
-    @staticmethod
-    def initialisation(whole):
-        def initialise(variable, initializer):
-            value = _value.get()
-            found = None if value is None else value(variable.path, tuple(variable.shape))
-            whole(variable, initializer if found is None else (lambda shape, dtype: _adopt(found, dtype)))
-
-        return initialise
+    return [(keras.Variable, "_initialize_with_initializer", initialise)]
 
 
-_values = _Values()
+_values = StandIns(_initialisation)
 
 
 def forget_metrics(model):

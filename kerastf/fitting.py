@@ -1,6 +1,7 @@
 """Where TensorFlow leaves time behind in `fit`, each with its reason."""
 
 import contextlib
+import contextvars
 import functools
 import math
 import os
@@ -8,6 +9,7 @@ import os
 import keras
 
 from kerastf import ahead, compat, tracing, versions
+from kerastf.standing_in import StandIns
 
 
 def reuse_memory():
@@ -32,26 +34,32 @@ def prompt_epochs():
     if keras.backend.backend() != "tensorflow" or not versions.tried():
         yield
         return
+    with _iterators.open(), compat.switched(_prompt, True):
+        yield
+
+
+_prompt = contextvars.ContextVar("prompt", default=False)
+
+
+def _prompt_iterator():
     import tensorflow as tf
     from keras.src.backend.tensorflow import trainer
     from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
-    plain = trainer.TFEpochIterator
-
-    class Prompt(plain):
+    class Prompt(trainer.TFEpochIterator):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             feed = self._distributed_dataset
-            if isinstance(feed, tf.data.Dataset) and not isinstance(self.data_adapter, TFDatasetAdapter):
+            arrays = isinstance(feed, tf.data.Dataset) and not isinstance(self.data_adapter, TFDatasetAdapter)
+            if _prompt.get() and arrays:  # and not another thread's
                 options = tf.data.Options()
                 options.autotune.enabled = False
                 self._distributed_dataset = feed.with_options(options)
 
-    trainer.TFEpochIterator = Prompt
-    try:
-        yield
-    finally:
-        trainer.TFEpochIterator = plain
+    return [(trainer, "TFEpochIterator", Prompt)]
+
+
+_iterators = StandIns(_prompt_iterator)
 
 
 def one_graph(model, step, nested):

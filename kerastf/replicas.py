@@ -151,14 +151,15 @@ def _changed_optimizer(optimizer):
             grads_and_vars = [(g if g is None else next(sums), v) for g, v in grads_and_vars]
         return apply_gradients([(_whole(g, v), v) for g, v in grads_and_vars])
 
-    before = list(_first)
+    both = optimizer, getattr(optimizer, "inner_optimizer", optimizer)
     try:
         object.__setattr__(optimizer, "apply_gradients", apply_sums)  # a plain assignment would be tracked by Keras
-        _first.extend((optimizer, getattr(optimizer, "inner_optimizer", optimizer)))
+        _first.extend(both)
         yield
     finally:
         del optimizer.apply_gradients
-        _first[:] = before
+        for one in both:
+            _first.remove(one)  # others train, too
 
 
 def _whole(gradient, variable):

@@ -1,10 +1,12 @@
 """What is done differently in `fit` does what Keras and TensorFlow do."""
 
+import concurrent.futures
 import contextlib
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 
 import keras
@@ -422,3 +424,29 @@ def test_with_other_versions_a_model_trains_the_same_without_shortcuts(monkeypat
     versions.tried.cache_clear()
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_two_threads_may_fit_and_leave_keras_as_it_was():
+    plain, met, x = trainer.TFEpochIterator, threading.Barrier(2, timeout=60), np.arange(64).reshape(8, 8) % 9
+
+    class Meet(keras.callbacks.Callback):
+        def __init__(self, first):
+            super().__init__()
+            self.first = first
+
+        def on_train_begin(self, logs=None):
+            met.wait()
+
+        def on_train_end(self, logs=None):
+            met.wait()  # both are in `fit`; the one that came first leaves first
+            if not self.first:
+                time.sleep(0.5)
+
+    def train(first):
+        model = kerastf.create_model("gpt", vocab_size=9, max_length=8, dim=8, num_layers=1, num_heads=2)
+        model.compile("adam")
+        model.fit(x, x, verbose=0, callbacks=[Meet(first)])
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(train, (True, False)))
+    assert trainer.TFEpochIterator is plain

@@ -18,7 +18,7 @@ ROOT = Path(kerastf.__file__).parent
 
 # A module may import modules of lower storeys, and of its own where both are listed together.
 STOREYS = [
-    {"building", "copying", "errors", "garbage", "versions"}, {"plugins", "supervisor", "evolution"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"}, {"trust"},
+    {"building", "copying", "errors", "garbage", "standing_in", "versions"}, {"plugins", "supervisor", "evolution"}, {"registry"}, {"schema"}, {"slots"}, {"config", "keras_hook"}, {"trust"},
     {"ahead", "chance", "compat", "cutting", "fitting", "jax_kernels", "kernels", "lookups", "products", "replicas", "shapes", "streams", "tracing"},
     {"alike", "chunked_attention", "chunked_loss", "halves", "looped"},
     {"functional", "text", "checkpoint", "symbolic", "arithmetic"}, {"vectors"}, {"blocks"},

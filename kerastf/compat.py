@@ -355,16 +355,25 @@ def forget_metrics(model):
     model._compile_metrics = None
 
 
-def start_exact(seed, deterministic):
-    """Seeds every generator; where asked, TensorFlow's operations then give the same bits each time.
+@contextlib.contextmanager
+def same_bits(asked=True):
+    """Within the block, where asked for, TensorFlow's operations give the same bits each time.
 
-    Why: the switch is TensorFlow's own, and Keras has no other name for it.
+    Why: the switch is TensorFlow's own, and Keras has no other name for it. Left on, no model compiles with XLA.
     """
-    keras.utils.set_random_seed(seed)
-    if deterministic and keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
+    if not asked or keras.backend.backend() != "tensorflow":
+        yield
+        return
+    from tensorflow.python.framework import config
 
-        tf.config.experimental.enable_op_determinism()
+    if config.is_op_determinism_enabled():
+        yield
+        return
+    config.enable_op_determinism()
+    try:
+        yield
+    finally:
+        config.disable_op_determinism()
 
 
 def settle(model):

@@ -130,3 +130,11 @@ def test_mistakes(number):
     with pytest.raises(InputError) as told:
         act()
     assert str(told.value) == message
+
+
+def test_what_does_not_count_may_be_infinite():
+    logits = np.zeros((1, 3, 4), "float32")
+    logits[..., 0] = -np.inf
+    metric = metrics.Perplexity(pad_id=0)
+    metric.update_state([[1, 2, 0]], logits)
+    assert float(metric.result()) == pytest.approx(3.0)

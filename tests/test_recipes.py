@@ -11,6 +11,7 @@ import pytest
 import kerastf
 from kerastf import training
 from kerastf.errors import ConfigError, FileFormatError
+from kerastf.training import callbacks
 from kerastf.training import recipe as recipes
 
 ROOT = Path(__file__).parents[1] / "recipes"
@@ -113,6 +114,9 @@ MISTAKES = [
     (mistake(callbacks=[{"name": "SwapEMAWeights"}]), "callback `SwapEMAWeights` has no place in a recipe: `average` of [optimizer] does that."),
     (mistake(callbacks=[{"name": "EarlyStopping", "restore_best_weights": True}]), "callback `EarlyStopping`: in a run `restore_best_weights` can only be False: best.keras holds the best weights. Received: restore_best_weights=True"),
     (mistake(callbacks=[{"name": "ModelCheckpoint", "filepath": "a.keras", "save_freq": 5}]), "callback `ModelCheckpoint`: in a run `save_freq` can only be 'epoch': it saves at evaluations. Received: save_freq=5"),
+    (mistake(callbacks=[{"name": "CSVLogger", "filename": "a.csv", "append": False}]), "callback `CSVLogger`: in a run `append` can only be True: a run that goes on would begin the file anew. Received: append=False"),
+    (mistake(schedule={"name": "cosine", "end": -0.01}), "[schedule]: `end` is a rate between 0 and the optimizer's. Received: end=-0.01, rate="),
+    (mistake(schedule={"name": "cosine", "end": 5.0}), "[schedule]: `end` is a rate between 0 and the optimizer's. Received: end=5.0, rate="),
     (mistake(callbacks=[{"name": "EarlyStopping", "patience": "x"}]), "callback `EarlyStopping`: `patience` must be a number. Received: patience='x'"),
     (mistake(callbacks=[{"name": "ReduceLROnPlateau"}], schedule={"name": "cosine"}), "callback `ReduceLROnPlateau` needs a constant rate. Received: [schedule] name='cosine'"),
     (mistake(callbacks=[{"name": "EarlyStopping", "patiense": 1}]), "callback `EarlyStopping`: "),
@@ -192,3 +196,8 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "bad.toml").write_text("[model\n")
     with pytest.raises(FileFormatError, match="The recipe is not valid TOML: "):
         training.read_recipe(tmp_path / "bad.toml")
+
+
+def test_rows_of_a_csv_file_outlive_a_stop(tmp_path):
+    (path,) = callbacks.make_callbacks([{"name": "CSVLogger", "filename": str(tmp_path / "a.csv")}])
+    assert path.append

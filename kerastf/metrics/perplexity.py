@@ -41,6 +41,7 @@ class Perplexity(keras.metrics.Mean):
         if self.pad_id is not None:
             y_true = ops.where(y_true == self.pad_id, 0, y_true)  # a padding number need not be a token
         entropy = keras.losses.sparse_categorical_crossentropy(y_true, logits, from_logits=True)  # (B, T)
+        entropy = ops.where(weight == 0, 0.0, entropy)  # what does not count may be infinite
         # Flat, because Keras would take the mean over T first, and a token of a long batch would weigh less.
         return super().update_state(ops.reshape(entropy, (-1,)), ops.reshape(weight, (-1,)))
 

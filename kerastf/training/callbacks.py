@@ -24,6 +24,7 @@ NOT_CALLBACKS = {
 # A run calls them at evaluations. Options that ask for more would silently do nothing, or be lost with a stop: by
 # callback and option, the value that it may have, and why.
 FIXED_OPTIONS = {
+    "CSVLogger": {"append": (True, "a run that goes on would begin the file anew")},
     "EarlyStopping": {"restore_best_weights": (False, "best.keras holds the best weights")},
     "ModelCheckpoint": {"save_freq": ("epoch", "it saves at evaluations")},
     "OrbaxCheckpoint": {"save_freq": ("epoch", "it saves at evaluations")},
@@ -57,7 +58,11 @@ def make_callbacks(specs):
     """The callbacks that a recipe's tables say."""
     import keras
 
-    return [getattr(keras.callbacks, spec["name"])(**_options(spec)) for spec in specs]
+    return [getattr(keras.callbacks, spec["name"])(**{**_fixed(spec["name"]), **_options(spec)}) for spec in specs]
+
+
+def _fixed(name):
+    return {option: only for option, (only, _) in FIXED_OPTIONS.get(name, {}).items()}
 
 
 def kept(callback):

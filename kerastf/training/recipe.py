@@ -358,6 +358,11 @@ def _check_together(found, problems):
             "[schedule]: a constant rate has no warmup and no end. "
             f"Received: warmup={schedule['warmup']}, end={schedule['end']}"
         )
+    if schedule["end"] < 0 or 0 < optimizer["rate"] < schedule["end"]:
+        problems.add(
+            "[schedule]: `end` is a rate between 0 and the optimizer's. "
+            f"Received: end={schedule['end']}, rate={optimizer['rate']}"
+        )
     if schedule["name"] == "inverse_square_root" and schedule["warmup"] < 1:
         problems.add("[schedule]: inverse_square_root needs `warmup` of at least 1. Received: warmup=0")
     if schedule["warmup"] >= training["steps"] and schedule["warmup"]:

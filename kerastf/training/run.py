@@ -57,7 +57,8 @@ def train(source, out=None, *, settings=(), fresh=False, stream=None):
     folder = RunFolder(out or Path("runs") / recipe.name)
     stream = (stream or sys.stdout) if chief else io.StringIO()
     fresh = fresh and not folder.began_here()
-    with folder.opened(recipe, fresh=fresh) if chief else contextlib.nullcontext():
+    exact = compat.same_bits(recipe.training["deterministic"])
+    with folder.opened(recipe, fresh=fresh) if chief else contextlib.nullcontext(), exact:
         wait_for_all(chosen)  # of several workers one writes, and the others look at the folder after it
         if folder.results.exists() and not fresh:
             results = folder.read_json("results.json")
@@ -65,7 +66,7 @@ def train(source, out=None, *, settings=(), fresh=False, stream=None):
             return results
         scope = contextlib.nullcontext() if chosen is None else chosen.scope()
         with precision(recipe.training["precision"]), scope:
-            compat.start_exact(recipe.training["seed"], recipe.training["deterministic"])
+            keras.utils.set_random_seed(recipe.training["seed"])
             base = load_start(recipe)
             found = load_data(recipe, base)
             model = build(recipe, found, base)

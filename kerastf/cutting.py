@@ -48,8 +48,8 @@ def pieces_of(length, keys, causal, window, most=None):
         ends = sorted({*ends, length // ROWS * ROWS})
     pieces = []
     for start, stop in zip([0, *ends], ends, strict=False):
-        first = 0 if window is None else max(0, start - window + 1)
-        last = stop if causal else keys if window is None else min(keys, stop + window - 1)
+        last = min(keys, stop if causal else keys if window is None else stop + window - 1)
+        first = 0 if window is None else max(0, min(start - window + 1, last - 1))  # who sees none gets some mean
         pieces.append(Piece(start, stop, first, last))
     return pieces
 

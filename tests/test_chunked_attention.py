@@ -126,6 +126,34 @@ def test_gradients_equal_those_of_the_whole(case, traced, one_dnn):
             np.testing.assert_allclose(got.numpy(), want.numpy(), atol=5e-5)
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("length, keys, causal, window", [
+    (5, 3, True, None), (200, 100, True, None), (600, 500, True, None), (129, 65, False, 40), (255, 128, False, 40),
+    (255, 128, True, 40), (3, 5, True, None), (600, 30, True, 7),
+])  # fmt: skip
+def test_fewer_keys_than_queries(length, keys, causal, window, biased):
+    """Beyond the last key a query may see none, and its output then is some mean: nothing is asked of it."""
+    q, k, v, slope = arrays(1, (2, 1, length, 4), (2, 1, keys, 4), (2, 1, keys, 5), (2, 1, length, 5))
+    (bias,) = arrays(2, (1, length, keys)) if biased else (None,)
+    distance = np.arange(length)[:, None] - np.arange(keys)
+    seen = ((distance >= 0) | (not causal)) & ((np.abs(distance) < window) if window else True)
+    asked = seen.any(-1)
+    rules = {"causal": causal, "window": window, **({"bias": ops.convert_to_tensor(bias)} if biased else {})}
+    learnt = [ops.convert_to_tensor(x) for x in (q, k, v)]
+    with tf.GradientTape() as tape:
+        tape.watch(learnt)
+        got = attend(*learnt, **rules)
+    slopes = tape.gradient(got, learnt, output_gradients=ops.convert_to_tensor(slope * asked[:, None]))
+    with tf.GradientTape() as tape:
+        tape.watch(learnt)
+        scores = ops.matmul(learnt[0], ops.swapaxes(learnt[1], 2, 3)) + (0 if bias is None else bias)
+        whole = ops.matmul(ops.softmax(ops.where(seen, scores, -1e9)), learnt[2])
+    wanted = tape.gradient(whole, learnt, output_gradients=ops.convert_to_tensor(slope * asked[:, None]))
+    np.testing.assert_allclose(got.numpy()[:, :, asked], whole.numpy()[:, :, asked], atol=1e-5)
+    for a, b in zip(slopes, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
 def test_a_later_key_is_never_read():
     q, k, v = map(ops.convert_to_tensor, arrays(0, *[(1, 2, 256, 8)] * 3))
     before = attend(q, k, v, causal=True)

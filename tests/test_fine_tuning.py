@@ -204,6 +204,7 @@ MISTAKES = [
     (lambda: training.layer_rates(None, decay=0), ValueError, "`decay` must be in (0, 1]. Received: decay=0"),
     (lambda: training.layer_rates(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="only")])), ValueError, "The model has no numbered layers, layer_0 and so on. Received: only"),
     (lambda: training.LayerRates(keras.optimizers.Adam(use_ema=True), {}), ValueError, "An average of the weights would be taken before the steps are shortened: use_ema=False."),
+    (lambda: training.LayerRates(keras.optimizers.Ftrl(), {}), ValueError, "The steps of Ftrl are not proportional to its learning rate. Use another optimizer."),
     (lambda: training.LayerRates(keras.optimizers.Adam(), {}, clipnorm=1), ValueError, "Options belong to the inner optimizer. Received: ['clipnorm']"),
 ]  # fmt: skip
 

@@ -73,8 +73,9 @@ class TeacherForcing(keras.callbacks.Callback):
 class LayerRates(keras.optimizers.Optimizer):
     """An optimizer whose learning rate is another in some layers: `w <- w + factor * (step(w) - w)`.
 
-    The step of every Keras optimizer is proportional to its learning rate, weight decay included, so shortening the
-    step of a variable is the same as giving it a smaller rate. Keras itself has one rate for all variables.
+    The step of Keras's optimizers but Ftrl, which is refused, is proportional to the learning rate, weight decay
+    included, so shortening the step of a variable is the same as giving it a smaller rate. Keras itself has one rate
+    for all variables.
 
     Args:
         inner_optimizer: The Keras optimizer that makes the steps.
@@ -88,6 +89,8 @@ class LayerRates(keras.optimizers.Optimizer):
             raise ValueError(f"Options belong to the inner optimizer. Received: {sorted(kwargs)}")
         if inner_optimizer.use_ema:
             raise ValueError("An average of the weights would be taken before the steps are shortened: use_ema=False.")
+        if isinstance(inner_optimizer, keras.optimizers.Ftrl):
+            raise ValueError("The steps of Ftrl are not proportional to its learning rate. Use another optimizer.")
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner_optimizer
         self.factors = dict(factors)

@@ -141,6 +141,52 @@ def test_a_folder_of_images(tmp_path):
     assert told(lambda: first(wrong.train)) == f"This is no image that can be read. Received: {path!r}"
 
 
+def bmp(pixels, palette, bits=8, packed=0):
+    """A BMP file of numbers `(4, 4)` that stand for colours."""
+    entries = np.array([[b, g, r, 0] for r, g, b in palette], "uint8").tobytes()
+    begin = 54 + len(entries)
+    head = struct.pack("<IiiHHIIiiII", 40, 4, 4, 1, bits, packed, 16, 0, 0, len(palette), 0)
+    return b"BM" + struct.pack("<III", begin + 16, 0, begin) + head + entries + pixels[::-1].tobytes()
+
+
+def test_every_kind_of_file_in_colour_and_in_grey(tmp_path):
+    colours = np.array([[250, 10, 20], [0, 240, 30], [5, 6, 230]], "uint8")
+    numbers = np.arange(16, dtype="uint8").reshape(4, 4) % 3
+    image = colours[numbers]
+    grey = np.round(image @ [0.299, 0.587, 0.114])[..., None]
+    (tmp_path / "a").mkdir()
+    path = tmp_path / "a" / "x.bmp"
+    row = b"".join(line[:, ::-1].tobytes() for line in image[::-1])
+    plain = b"BM" + struct.pack("<III", 102, 0, 54) + struct.pack("<IiiHHIIiiII", 40, 4, 4, 1, 24, 0, 48, 0, 0, 0, 0)
+    # One frame, no compression to speak of: a clear code before every second number.
+    codes = [c for pair in numbers.reshape(-1, 2).tolist() for c in (4, *pair)] + [5]
+    packed = sum(c << 3 * i for i, c in enumerate(codes)).to_bytes(-(-3 * len(codes) // 8), "little")
+    table = colours.tobytes() + bytes(3)
+    gif = b"GIF89a" + struct.pack("<HHBBB", 4, 4, 0x91, 0, 0) + table + b"," + struct.pack("<HHHHB", 0, 0, 4, 4, 0)
+    gif += bytes([2, len(packed)]) + packed + b"\0;"
+    for raw in (bmp(numbers, colours), plain + row, gif, tf.io.encode_png(image).numpy()):
+        path.write_bytes(raw)
+        for channels, want in ((3, image), (1, grey)):
+            found = data.load(tmp_path, task="images", batch_size=1, valid=0, channels=channels)
+            assert np.abs(first(found.train)[0][0].astype(int) - want).max() <= (channels == 1)
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as file:
+        features = {
+            "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[bmp(numbers, colours)])),
+            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[0])),
+        }
+        file.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    found = data.load(tmp_path / "a.tfrecord", task="images", batch_size=1, valid=0)
+    assert np.array_equal(first(found.train)[0][0], image)
+    for wrong, message in (
+        ((numbers, colours, 8, 1), "Of .bmp files with a palette only those of 8 bits a pixel, not compressed, are read: convert it to PNG."),
+        ((numbers, colours, 4), "Of .bmp files with a palette only those of 8 bits a pixel, not compressed, are read: convert it to PNG."),
+        ((numbers, colours[:2]), "A pixel has a colour that is not in the palette."),
+    ):  # fmt: skip
+        path.write_bytes(bmp(*wrong))
+        message += f" Received: {str(path)!r}"
+        assert told(lambda: data.load(tmp_path, task="images", batch_size=1, valid=0)) == message
+
+
 def test_images_of_examples(tmp_path):
     encoded = [tf.io.encode_png(np.full((4, 5, 1), n, "uint8")).numpy() for n in range(4)]
     with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as file:

@@ -180,6 +180,28 @@ def test_shapes_and_names():
     assert y["next_sentence"].shape.as_list() == [3]
 
 
+class Counted(list):
+    """Numbers that count how many of them are copied."""
+
+    copied = 0
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        if isinstance(key, slice):
+            Counted.copied += len(found)
+            return Counted(found)
+        return found
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_one_long_line_is_not_copied_for_each_row(monkeypatch, join):
+    monkeypatch.setattr(Counted, "copied", 0)
+    monkeypatch.setattr(MANY, "encode", lambda line: Counted(range(10_000)), raising=False)
+    rows = list(pretraining.text_rows(["one line"], MANY, 10, join))
+    assert np.array_equal(np.concatenate(rows), np.arange(10_000)) and {len(r) for r in rows} == {10}
+    assert Counted.copied <= 20_000
+
+
 # --- next sentences
 
 

@@ -50,10 +50,13 @@ def text_rows(texts, tokenizer, length, join):
         if not tokens:
             continue
         rest = [*rest, tokenizer.separator_id, *tokens] if rest else tokens
-        while len(rest) > length or (rest and not join):
-            row, rest = rest[:length], rest[length:]
-            rest = rest[1:] if rest and rest[0] == tokenizer.separator_id else rest
+        at = 0  # what is left is not copied for each row: a line may be long
+        while len(rest) - at > length or (at < len(rest) and not join):
+            row = rest[at : at + length]
+            at += len(row)
+            at += at < len(rest) and rest[at] == tokenizer.separator_id
             yield np.array(row[:-1] if row[-1] == tokenizer.separator_id else row, "int32")
+        rest = rest[at:]
     if rest:
         yield np.array(rest, "int32")
 

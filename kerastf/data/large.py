@@ -115,10 +115,14 @@ class LargeText:
             return
         for line in filter(str.strip, decoded.split("\n")):
             try:
-                yield json.loads(line)[self.key]
+                found = json.loads(line)[self.key]
             except (ValueError, KeyError, TypeError):
                 told = f"{name}, near byte {at}: a line is not JSON with the key {self.key!r}. "
                 raise FileFormatError(f"{told}Received: {text.short(line)}") from None
+            if not isinstance(found, str):
+                told = f"{name}, near byte {at}: `{self.key}` must hold a text. "
+                raise FileFormatError(f"{told}Received: {text.short(found)}")
+            yield found
             yield None
 
     def hold_out(self, fraction):

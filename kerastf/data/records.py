@@ -4,10 +4,12 @@ A source gives parts (train, valid, test) of records. A record is a dict; which 
 label is found by a small table, or told by `keys`.
 """
 
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from kerastf import text
 from kerastf.data.parallel import split
 from kerastf.errors import InputError
 
@@ -101,6 +103,18 @@ def find_keys(task, known, given=None):
     return found
 
 
+def _require_value(role, key, value):
+    """Raises the error of a value that is missing, or is not what its role wants."""
+    if role in ("text", "source", "target", "question", "context"):
+        good, wanted = isinstance(value, str), "a text"
+    elif role == "label":
+        good, wanted = isinstance(value, str | Number | np.generic) and value == value, "a name or a number"
+    else:
+        good, wanted = value is not None, "a value"
+    if not good:
+        raise InputError(f"`{key}` must hold {wanted}. Received: {text.short(value)}")
+
+
 def rename(task, records, given=None):
     """Records with the roles of a task as keys.
 
@@ -117,6 +131,9 @@ def rename(task, records, given=None):
         try:
             if mapping is None:
                 mapping = find_keys(task, record, given)
+            for role, key in mapping.items():
+                for one in key if isinstance(key, tuple) else (key,):
+                    _require_value(role, one, record[one])
             made.append({r: tuple(record[k] for k in key) if isinstance(key, tuple) else record[key]
                          for r, key in mapping.items()})  # fmt: skip
         except KeyError as error:
@@ -128,12 +145,12 @@ def rename(task, records, given=None):
     return made
 
 
-def cut_text(text, fraction):
+def cut_text(document, fraction):
     """A text in two, the second with that share of it; at the end of a line where there is one near."""
-    cut = len(text) - round(len(text) * fraction)
-    line = text.rfind("\n", 0, cut) + 1
-    cut = line if cut - line < len(text) * fraction / 2 else cut
-    return text[:cut], text[cut:]
+    cut = len(document) - round(len(document) * fraction)
+    line = document.rfind("\n", 0, cut) + 1
+    cut = line if cut - line < len(document) * fraction / 2 else cut
+    return document[:cut], document[cut:]
 
 
 def hold_out(parts, fraction, seed, task):

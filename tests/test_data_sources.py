@@ -1,5 +1,6 @@
 """What `data.load` reads: tables, texts, images, arrays, what is in memory; and the tokenizers that it is given."""
 
+import csv
 import gzip
 import json
 import struct
@@ -58,6 +59,24 @@ def test_a_table_with_quotes_and_other_names(tmp_path):
         tmp_path / "a.csv", task="classification", length=20, keys={"text": "body", "label": "stars"}, **SMALL
     )
     assert decoded(found) == ("one, two\nthree", [0, 1]) and found.classes == ["1", "5"]
+
+
+def test_a_table_with_a_long_text(tmp_path):
+    limit = csv.field_size_limit()
+    (tmp_path / "a.csv").write_text(f"text,label\n{'ab ' * 50_000},1\nb,0\n")
+    found = data.load(tmp_path / "a.csv", task="classification", length=8, **SMALL)
+    assert decoded(found) == ("ab ab ", [1, 0]) and csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize("mark", [",", "\t"])
+def test_two_columns_of_one_name(tmp_path, mark):
+    path = tmp_path / ("a.csv" if mark == "," else "a.tsv")
+    path.write_text("text,label,text\na,0,b\nc,1,d\n".replace(",", mark))
+    assert told(lambda: data.load(path, task="classification", **SMALL)) == (
+        f"{path.name}: a column has a name of its own. Received: twice text"
+    )
+    path.write_text("text,label,,\na,0,,\nc,1,,\n".replace(",", mark))  # as spreadsheets write it
+    assert decoded(data.load(path, task="classification", length=4, **SMALL)) == ("a", [0, 1])
 
 
 def test_pairs_of_texts_are_found_by_their_keys():

@@ -1,5 +1,6 @@
 """Batches for tasks of encoders: labels, tags, questions; and mistakes in all batches for encoders."""
 
+import gzip
 import json
 
 import numpy as np
@@ -177,6 +178,10 @@ def test_squad_files(tmp_path):
     assert data.read_squad(path) == [
         {"id": "x", "question": "q", "context": "a b", "answers": [{"text": "b", "answer_start": 2}]}
     ]
+    want, raw = data.read_squad(path), path.read_bytes()
+    path.write_bytes(b"\xef\xbb\xbf" + raw)
+    (tmp_path / "squad.json.gz").write_bytes(gzip.compress(raw))
+    assert data.read_squad(path) == data.read_squad(tmp_path / "squad.json.gz") == want
     path.write_text('{"data": [{"title": "t"}]}')
     with pytest.raises(FileFormatError, match=r"^squad.json is not in SQuAD's format \(KeyError: 'paragraphs'\).$"):
         data.read_squad(path)

@@ -288,6 +288,14 @@ def test_several_large_files_are_one_text(tmp_path):
     assert x["tokens"].shape == (8, 15) and (x["tokens"][:, 0] == masked.tokenizer.class_id).all()
 
 
+def test_a_large_file_may_begin_with_a_byte_order_mark(tmp_path):
+    lines = "".join(json.dumps({"text": f"text {n}"}) + "\r\n" for n in range(40))
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + lines.encode())
+    assert [t for t in LargeText([tmp_path / "a.jsonl"], "text").texts(0, again=False) if t] == [
+        f"text {n}" for n in range(40)
+    ]
+
+
 def test_documents_by_number():
     records = [{"text": f"{chr(97 + n) * 5}"} for n in range(20)]
     tokenizer = text.CharacterTokenizer("abcdefghijklmnopqrst", ("end",))

@@ -110,8 +110,9 @@ class LargeText:
             decoded = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise FileFormatError(f"{name} is not UTF-8 text ({error.reason}), near byte {at + error.start}.") from None
+        decoded = decoded.replace("\r\n", "\n").removeprefix("\ufeff")
         if self.key is None:
-            yield decoded.replace("\r\n", "\n").removeprefix("\ufeff")
+            yield decoded
             return
         for line in filter(str.strip, decoded.split("\n")):
             try:

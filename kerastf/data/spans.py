@@ -25,7 +25,7 @@ def read_squad(path):
     """The records of a file in SQuAD's format.
 
     Args:
-        path: A `.json` file as the Stanford Question Answering Dataset has it.
+        path: A `.json` file, plain or `.gz`, as the Stanford Question Answering Dataset has it.
 
     Returns:
         A list of `{"id", "question", "context", "answers": [{"text", "answer_start"}]}`.
@@ -36,8 +36,9 @@ def read_squad(path):
     path = Path(path)
     if not path.is_file():
         raise FileFormatError(f"There is no file {path}. Received: path={str(path)!r}")
+    whole = "\n".join(text.read_lines(path))
     try:
-        articles = json.loads(path.read_text("utf-8"))["data"]
+        articles = json.loads(whole)["data"]
         return [
             {
                 "id": question["id"], "question": question["question"], "context": paragraph["context"],

@@ -49,6 +49,7 @@ MISTAKES = [
     ([("a", 0), ("b", [0, 1])], "classification", {}, "record 1: `label` must hold a name or a number. Received: [0, 1]"),
     ([("a", float("nan"))], "classification", {}, "record 0: `label` must hold a name or a number. Received: nan"),
     ([(["a"], None)], "tagging", {}, "record 0: `tags` must hold a value. Received: None"),
+    ("number.jsonl", "masked", {"stream_above": 9, "tokenizer": "bytes", "join": False, "sample": 9, "valid": 0}, "train: What is larger than memory is read in windows that go on from text to text; for rows of their own raise `stream_above`. Received: join=False"),
     ("short.csv", "classification", {}, "short.csv, line 2: the first line names 2 columns, text, label. Received: 1 columns"),
     ("head.csv", "classification", {}, "head.csv is empty."),
     ("broken.tfrecord", "classification", {}, "broken.tfrecord is damaged or not a TFRecord file."),

@@ -124,6 +124,11 @@ def masked(records, o):
     tokenizer = require_tokenizer(o.tokenizer, "pad", "class", "separator", "mask")
     make = masker(tokenizer, max_length=o.length, mask_rate=o.mask_rate)
     if not isinstance(records, list):
+        if not o.join:
+            raise InputError(
+                "What is larger than memory is read in windows that go on from text to text; for rows of their own "
+                "raise `stream_above`. Received: join=False"
+            )
         return _large(records, make, o, o.length - 2)
     rows = list(text_rows(lines(records), tokenizer, o.length - 2, o.join))
     if not rows:

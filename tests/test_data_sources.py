@@ -11,6 +11,7 @@ import tensorflow as tf
 from sources import LABELLED, first, told
 
 from kerastf import data, text
+from kerastf.data.tasks import documents, lines
 
 SMALL = {"batch_size": 2, "valid": 0, "tokenizer": "characters"}
 
@@ -112,6 +113,14 @@ def test_lines_and_documents_of_a_text(tmp_path):
     found = data.load(tmp_path / "a.txt", task="word_vectors", length=4, window=1, batch_size=2, valid=0, subsample=0)
     tokens, reach = first(found.train)
     assert tokens.shape == (2, 6) and reach.max() == 1 and found.tokenizer.special_tokens == ()
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    whole = "a\x0bb\u2028c\x85d\r\n\r\ne\x1cf\n"
+    (tmp_path / "a.txt").write_text(whole, "utf-8", newline="")
+    records = [{"text": whole}]
+    assert lines(records) == [*filter(None, text.read_lines(tmp_path / "a.txt"))] == ["a\x0bb\u2028c\x85d", "e\x1cf"]
+    assert documents(records) == [["a\x0bb\u2028c\x85d"], ["e\x1cf"]]
 
 
 def test_pairs_without_names_and_squad(tmp_path):

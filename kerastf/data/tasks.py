@@ -43,9 +43,14 @@ def _feed(rows, make, o, **more):
     return Feed(Batches(rows, make, **_plan(o)), **{"unit": "tokens", "per_row": o.length, **more})
 
 
+def _lines(document):
+    """The lines of a text as `text.read_lines` gives those of a file: only a line feed ends a line."""
+    return (line.rstrip("\r") for line in document.split("\n"))
+
+
 def lines(records):
     """The lines of all texts that are not blank."""
-    return [line for r in records for line in r["text"].splitlines() if line.strip()]
+    return [line for r in records for line in _lines(r["text"]) if line.strip()]
 
 
 def documents(records):
@@ -53,7 +58,7 @@ def documents(records):
     found = []
     for record in records:
         found.append([])
-        for line in record["text"].splitlines():
+        for line in _lines(record["text"]):
             if line.strip():
                 found[-1].append(line)
             else:

@@ -1,5 +1,6 @@
 """What `data.load` says of what it cannot read."""
 
+import numpy as np
 import pytest
 from sources import LABELLED, told
 
@@ -50,6 +51,9 @@ MISTAKES = [
     ([("a", float("nan"))], "classification", {}, "record 0: `label` must hold a name or a number. Received: nan"),
     ([(["a"], None)], "tagging", {}, "record 0: `tags` must hold a value. Received: None"),
     ("number.jsonl", "masked", {"stream_above": 9, "tokenizer": "bytes", "join": False, "sample": 9, "valid": 0}, "train: What is larger than memory is read in windows that go on from text to text; for rows of their own raise `stream_above`. Received: join=False"),
+    ("no.txt", "classification", {"keys": {"lable": "y"}}, "The task `classification` has no role `lable`. Did you mean `label`? Roles: text, label. Received: keys={'lable': 'y'}"),
+    ("no.txt", "language", {"keys": "body"}, "`keys` is a dict of roles and the keys of records. Received: keys='body'"),
+    ((np.zeros((4, 8, 8)), np.eye(4)), "images", {}, "An image has one label; of one-hot rows give `labels.argmax(axis=-1)`. Received: labels of shape (4, 4)"),
     ("short.csv", "classification", {}, "short.csv, line 2: the first line names 2 columns, text, label. Received: 1 columns"),
     ("head.csv", "classification", {}, "head.csv is empty."),
     ("broken.tfrecord", "classification", {}, "broken.tfrecord is damaged or not a TFRecord file."),

@@ -249,6 +249,15 @@ def test_arrays_and_files_of_arrays(tmp_path):
     assert np.array_equal(first(found.test)[0], x[:4, ..., None])
 
 
+def test_two_images_are_no_two_parts():
+    images = [np.full((4, 4, 3), n, "uint8") for n in (7, 9)]
+    found = data.load((images, [0, 1]), task="images", batch_size=2, valid=0)
+    x, y = first(found.train)
+    assert x[:, 0, 0, 0].tolist() == [7, 9] and y.tolist() == [0, 1] and found.test is None
+    found = data.load(((images, [0, 1]), (images[:1], [0])), task="images", batch_size=2, valid=0)
+    assert first(found.test)[0].shape == (1, 4, 4, 3)
+
+
 # --- what is in memory
 
 

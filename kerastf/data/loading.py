@@ -14,7 +14,7 @@ from kerastf.data.labels import class_numbers
 from kerastf.data.large import Documents, LargeText
 from kerastf.data.parallel import lengths
 from kerastf.data.pretraining import require_rate
-from kerastf.data.records import Images, Parts, hold_out
+from kerastf.data.records import Images, Parts, hold_out, require_roles
 from kerastf.data.tasks import TASKS, lines
 from kerastf.errors import ConfigError, FileFormatError, InputError
 from kerastf.registry import did_you_mean, nearest
@@ -85,6 +85,7 @@ def _options(task, known, given):
             require_number(name, getattr(o, name), least)
     if "mask_rate" in known:
         require_rate(o.mask_rate)
+    require_roles(task, getattr(o, "keys", None))
     if o.valid is not None and not (isinstance(o.valid, int | float) and 0 <= o.valid < 1):
         raise InputError(f"`valid` is the share to hold out, in [0, 1). Received: valid={o.valid!r}")
     return o

@@ -11,7 +11,8 @@ import numpy as np
 
 from kerastf import text
 from kerastf.data.parallel import split
-from kerastf.errors import InputError
+from kerastf.errors import ConfigError, InputError
+from kerastf.registry import did_you_mean, nearest
 
 # By task: what each role may be called, the best name first. A pair of texts is told by two keys.
 NAMES = {
@@ -65,6 +66,18 @@ class Images(NamedTuple):
         """Some of the images."""
         take = getattr(self.images, "take", None) if not isinstance(self.images, np.ndarray) else None
         return Images(take(numbers) if take else self.images[numbers], [self.labels[i] for i in numbers])
+
+
+def require_roles(task, given):
+    """Raises the error of `keys` that names a role which the task does not have."""
+    if given is not None and not isinstance(given, dict):
+        raise ConfigError(f"`keys` is a dict of roles and the keys of records. Received: keys={text.short(given)}")
+    for role in given or {}:
+        if role not in ROLES[task]:
+            raise ConfigError(
+                f"The task `{task}` has no role `{role}`.{did_you_mean(nearest(str(role), ROLES[task]))} "
+                f"Roles: {', '.join(ROLES[task])}. Received: keys={text.short(given)}"
+            )
 
 
 def find_keys(task, known, given=None):

@@ -50,7 +50,7 @@ MISTAKES = [
     ([("a", 0), ("b", [0, 1])], "classification", {}, "record 1: `label` must hold a name or a number. Received: [0, 1]"),
     ([("a", float("nan"))], "classification", {}, "record 0: `label` must hold a name or a number. Received: nan"),
     ([(["a"], None)], "tagging", {}, "record 0: `tags` must hold a value. Received: None"),
-    ("number.jsonl", "masked", {"stream_above": 9, "tokenizer": "bytes", "join": False, "sample": 9, "valid": 0}, "train: What is larger than memory is read in windows that go on from text to text; for rows of their own raise `stream_above`. Received: join=False"),
+    ("one.txt", "masked", {"stream_above": 1, "tokenizer": "bytes", "join": False, "valid": 0}, "train: What is larger than memory is read in windows that go on from text to text; for rows of their own raise `stream_above`. Received: join=False"),
     ("no.txt", "classification", {"keys": {"lable": "y"}}, "The task `classification` has no role `lable`. Did you mean `label`? Roles: text, label. Received: keys={'lable': 'y'}"),
     ("no.txt", "language", {"keys": "body"}, "`keys` is a dict of roles and the keys of records. Received: keys='body'"),
     ((np.zeros((4, 8, 8)), np.eye(4)), "images", {}, "An image has one label; of one-hot rows give `labels.argmax(axis=-1)`. Received: labels of shape (4, 4)"),

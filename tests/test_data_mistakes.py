@@ -111,6 +111,15 @@ def test_a_large_file_that_is_wrong(files, tmp_path):
     assert "Make it with special_tokens=('unknown',) to accept others." in message
 
 
+@pytest.mark.parametrize("wrong", [{"length": 0}, {"batch_size": 0}, {"steps": 0}, {"batch_size": 1.5}])
+def test_windows_of_no_size(wrong):
+    options = {"length": 4, "batch_size": 2, "steps": 3, **wrong}
+    ((name, value),) = wrong.items()
+    assert told(lambda: data.next_token(range(20), **options)) == (
+        f"`{name}` must be at least 1. Received: {name}={value}"
+    )
+
+
 def test_a_digit_that_is_no_number_is_a_name():
     records = [("a", "²"), ("b", "10"), ("c", "9")]
     assert data.load(records, task="classification", valid=0, tokenizer="bytes").classes == ["10", "9", "²"]

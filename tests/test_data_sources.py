@@ -99,6 +99,19 @@ def test_a_folder_with_parts(tmp_path):
     assert several.test is not None and several.valid is not None
 
 
+@pytest.mark.parametrize("valid", [0.1, 0.9])
+def test_of_few_files_one_is_held_out_and_never_all(tmp_path, valid):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(name * 50)
+    found = data.load(tmp_path, task="language", length=8, batch_size=1, tokenizer="bytes", valid=valid)
+    seen = [{chr(n) for b in f.batches.once() for n in b[0].ravel() if n < 256} for f in (found.train, found.valid)]
+    assert len(seen[1]) == (1 if valid == 0.1 else 2) and seen[0] | seen[1] == set("abc") and not seen[0] & seen[1]
+    one = data.load(["a" * 50 + "b" * 50], task="language", length=4, batch_size=1, tokenizer="bytes", valid=valid)
+    assert one.train is not None and one.valid is not None
+    few = data.load([("a", "x"), ("b", "y")], task="classification", batch_size=1, length=4, tokenizer="bytes")
+    assert few.valid is None and few.classes == ["x", "y"]
+
+
 def test_documents_are_joined_by_the_end_token(tmp_path):
     records = [{"text": "abc"}, {"text": "de"}, {"text": "fgh"}]
     found = data.load(records, task="language", length=3, batch_size=1, valid=0, tokenizer="characters")

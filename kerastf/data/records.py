@@ -162,17 +162,25 @@ def cut_text(document, fraction):
     """A text in two, the second with that share of it; at the end of a line where there is one near."""
     cut = len(document) - round(len(document) * fraction)
     line = document.rfind("\n", 0, cut) + 1
-    cut = line if cut - line < len(document) * fraction / 2 else cut
+    cut = line if line and cut - line < len(document) * fraction / 2 else max(1, cut)
     return document[:cut], document[cut:]
 
 
+def _share(fraction, count, least):
+    """The share of so many that are held out: at least so many of them, and never all."""
+    return max(0, min(max(least, round(fraction * count)), count - 1)) / max(1, count)
+
+
 def hold_out(parts, fraction, seed, task):
-    """Parts with records held out for `valid`, where the source has none and a fraction is asked for."""
+    """Parts with records held out for `valid`, where the source has none and a fraction is asked for.
+
+    One record is held out where the fraction is less; but none of few with classes, as another may not have its class.
+    """
     if parts.valid is not None or not fraction:
         return parts
     train = parts.train
     if isinstance(train, Images):
-        known, held = split(range(len(train.labels)), fraction, seed)
+        known, held = split(range(len(train.labels)), _share(fraction, len(train.labels), 0), seed)
         if not held:
             return parts
         return parts._replace(train=train.take(np.array(known, int)), valid=train.take(np.array(held, int)))
@@ -180,5 +188,7 @@ def hold_out(parts, fraction, seed, task):
         known, held = cut_text(train[0]["text"], fraction)
         return parts._replace(train=[{**train[0], "text": known}], valid=[{**train[0], "text": held}])
     key = {"translation": "source", "span": "context"}.get(task)
-    known, held = split(train, fraction, seed, key=key and (lambda r: r[key]))
+    count = len({r[key] for r in train}) if key else len(train)
+    share = _share(fraction, count, 0 if task in ("classification", "tagging") else 1)
+    known, held = split(train, share, seed, key=key and (lambda r: r[key]))
     return parts._replace(train=known, valid=held or None)

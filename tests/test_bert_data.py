@@ -180,6 +180,28 @@ def test_shapes_and_names():
     assert y["next_sentence"].shape.as_list() == [3]
 
 
+class Counted(list):
+    """Numbers that count how many of them are copied."""
+
+    copied = 0
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        if isinstance(key, slice):
+            Counted.copied += len(found)
+            return Counted(found)
+        return found
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_one_long_line_is_not_copied_for_each_row(monkeypatch, join):
+    monkeypatch.setattr(Counted, "copied", 0)
+    monkeypatch.setattr(MANY, "encode", lambda line: Counted(range(10_000)), raising=False)
+    rows = list(pretraining.text_rows(["one line"], MANY, 10, join))
+    assert np.array_equal(np.concatenate(rows), np.arange(10_000)) and {len(r) for r in rows} == {10}
+    assert Counted.copied <= 20_000
+
+
 # --- next sentences
 
 
@@ -204,13 +226,14 @@ def test_half_of_the_pairs_are_real_and_the_others_from_another_document():
                 kept = row < 100_000
                 first, second = row[kept & (segments == 0)], row[kept & (segments == 1)]
                 assert (row == MANY.separator_id).sum() == 2 and row[0] == MANY.class_id
-                assert len(set(first // 100)) == len(set(second // 100)) == 1
+                assert len(set(first // 100)) == 1
                 if label:
-                    assert first[0] // 100 == second[0] // 100
+                    assert {first[0] // 100} == set(second // 100)
                     assert second[0] == first[-1] + 1 or len(first) + len(second) == 45  # cut at the end of the first
                 else:
-                    assert first[0] // 100 != second[0] // 100
-                assert set(np.diff(np.unique(first))) <= {1} and set(np.diff(np.unique(second))) <= {1}
+                    assert first[0] // 100 not in second // 100
+                for part in (first, *(second[second // 100 == d] for d in set(second // 100))):
+                    assert set(np.diff(np.unique(part))) <= {1}
                 lengths[int(label)].append(len(second))
             real, total = real + y["next_sentence"].sum(), total + len(y["next_sentence"])
             ordinary += (original(x, y["masked_tokens"]) < 100_000).sum()
@@ -218,6 +241,26 @@ def test_half_of_the_pairs_are_real_and_the_others_from_another_document():
     assert total > 2500 and within(real, total, 0.5) and within(chosen, ordinary, 0.15)
     a, b = (np.array(lengths[k]) for k in (0, 1))
     assert abs(a.mean() - b.mean()) < 4 * (a.var() / len(a) + b.var() / len(b)) ** 0.5 + 0.5  # length tells nothing
+
+
+def test_the_length_of_a_segment_does_not_tell_whether_it_follows():
+    rng = np.random.default_rng(0)
+    short = [[" ".join(["7"] * int(rng.integers(1, 5)))] * int(rng.integers(1, 4)) for _ in range(60)]
+    long = [[" ".join(["8"] * int(rng.integers(4, 12))) for _ in range(int(rng.integers(8, 20)))] for _ in range(60)]
+    rows = pretraining.pair_rows(short + long, MANY, max_length=64)
+    lengths = {0: [], 1: []}
+    for row in rows * 30:
+        _, second, real = pretraining.draw_pair(*row, rng)
+        lengths[real].append(len(second))
+    assert min(map(len, lengths.values())) > 2000
+    assert abs(np.mean(lengths[0]) - np.mean(lengths[1])) < 0.03 * np.mean(lengths[1])
+
+
+def test_of_two_documents_the_other_one_is_drawn():
+    pool = [[np.full(3, 1)] * 8, [np.full(2, 2)]]
+    for seed in range(20):
+        _, second, real = pretraining.draw_pair(pool, 0, 0, 8, np.random.default_rng(seed))
+        assert set(second) == ({1} if real else {2}) and len(second) >= 3 - (not real)
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,5 +1,6 @@
 """Batches for tasks of encoders: labels, tags, questions; and mistakes in all batches for encoders."""
 
+import gzip
 import json
 
 import numpy as np
@@ -124,6 +125,31 @@ def test_windows_without_the_answer_point_at_the_class_token():
     assert (x["segments"].max(axis=1) == 1).all()
 
 
+def labels(records):
+    made = data.questions(records, PIECES, batch_size=9, max_length=128, stride=64, shuffle=False)
+    return [tuple(row) for _, y in made.as_numpy_iterator() for row in y.tolist()]
+
+
+def test_no_answer_and_answers_as_columns():
+    start = CONTEXT.index("mat")
+    (plain,) = labels([record("mat")])
+    assert min(plain) > 0
+    columns = {"text": ["mat", "on the mat"], "answer_start": [start, start - 7]}
+    nothing = {"text": [], "answer_start": []}
+    assert labels([record("mat", answers=a) for a in (columns, [], nothing)]) == [plain, (0, 0), (0, 0)]
+    given = [{**record("mat", answers=a), "id": str(n)} for n, a in enumerate(([], columns))]
+    found = data.load(given, task="span", length=128, stride=64, batch_size=2, valid=0, tokenizer=PIECES)
+    assert next(iter(found.train.batches.once()))[1].tolist() == [[0, 0], list(plain)]
+
+
+@pytest.mark.parametrize("wrong", [None, "mat", ["mat"], [{"text": "mat"}], {"text": ["mat"], "answer_start": []}, 5])
+def test_answers_of_another_form_name_their_record(wrong):
+    assert told(InputError, lambda: labels([record("mat"), record("mat", answers=wrong)])) == (
+        "Answers are a list of {'text', 'answer_start'}, or a dict of both as lists; what has no answer has an empty "
+        f"list. Received: {wrong!r} in record 1"
+    )
+
+
 def test_squad_files(tmp_path):
     path = tmp_path / "squad.json"
     path.write_text(
@@ -152,6 +178,10 @@ def test_squad_files(tmp_path):
     assert data.read_squad(path) == [
         {"id": "x", "question": "q", "context": "a b", "answers": [{"text": "b", "answer_start": 2}]}
     ]
+    want, raw = data.read_squad(path), path.read_bytes()
+    path.write_bytes(b"\xef\xbb\xbf" + raw)
+    (tmp_path / "squad.json.gz").write_bytes(gzip.compress(raw))
+    assert data.read_squad(path) == data.read_squad(tmp_path / "squad.json.gz") == want
     path.write_text('{"data": [{"title": "t"}]}')
     with pytest.raises(FileFormatError, match=r"^squad.json is not in SQuAD's format \(KeyError: 'paragraphs'\).$"):
         data.read_squad(path)

@@ -288,6 +288,40 @@ def test_several_large_files_are_one_text(tmp_path):
     assert x["tokens"].shape == (8, 15) and (x["tokens"][:, 0] == masked.tokenizer.class_id).all()
 
 
+def test_a_large_file_may_begin_with_a_byte_order_mark(tmp_path):
+    lines = "".join(json.dumps({"text": f"text {n}"}) + "\r\n" for n in range(40))
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + lines.encode())
+    assert [t for t in LargeText([tmp_path / "a.jsonl"], "text").texts(0, again=False) if t] == [
+        f"text {n}" for n in range(40)
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize("sizes", [(900, 100, 30), (50, 900), (9, 9), (10, 20_000)])
+def test_something_is_left_to_train_on(tmp_path, name, sizes):
+    path, key = tmp_path / name, "text" if name.endswith("l") else None
+    found = ["é" * size for size in sizes]
+    path.write_text("".join((json.dumps({"text": t}, ensure_ascii=False) if key else t) + "\n" for t in found), "utf-8")
+    for fraction in (1e-9, 0.1, 0.5, 0.99):
+        known, held = LargeText([path], key).hold_out(fraction)
+        texts = ["".join(t for t in part.texts(part.first, again=False) if t) for part in (known, held)]
+        assert all(t.strip() for t in texts) and "".join(texts).replace("\n", "") == "".join(found)
+
+
+def test_one_line_is_cut_or_an_error(tmp_path):
+    (tmp_path / "a.txt").write_text("é" * 100, "utf-8")
+    known, held = LargeText([tmp_path / "a.txt"]).hold_out(0.255)
+    assert ["".join(t for t in p.texts(p.first, again=False) if t) for p in (known, held)] == ["é" * 75, "é" * 25]
+    known, held = LargeText([tmp_path / "a.txt"]).hold_out(1e-9)
+    assert (len(known), len(held)) == (198, 2)
+    (tmp_path / "a.jsonl").write_text('{"text": "abc"}')
+    with pytest.raises(InputError) as told:
+        LargeText([tmp_path / "a.jsonl"], "text").hold_out(0.1)
+    assert str(told.value) == (
+        "a.jsonl cannot be cut in two to hold out a part: give a part `valid`, or valid=0. Received: valid=0.1"
+    )
+
+
 def test_documents_by_number():
     records = [{"text": f"{chr(97 + n) * 5}"} for n in range(20)]
     tokenizer = text.CharacterTokenizer("abcdefghijklmnopqrst", ("end",))
@@ -297,6 +331,8 @@ def test_documents_by_number():
         assert row.tolist() == [n] * 5 + [20] + [(n + 1) % 20] * 3
     known, held = Documents(records).hold_out(0.1)
     assert (known.first, known.last, held.first, held.last) == (0, 18, 18, 20)
+    known, held = Documents(records[:2]).hold_out(0.9)
+    assert (known.last, held.first) == (1, 1)
 
 
 MISTAKES = [

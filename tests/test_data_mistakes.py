@@ -1,5 +1,6 @@
 """What `data.load` says of what it cannot read."""
 
+import numpy as np
 import pytest
 from sources import LABELLED, told
 
@@ -10,6 +11,10 @@ FILES = {
     "empty.txt": b"\n \n", "latin.txt": "é".encode("latin-1") * 9, "bad.jsonl": b'{"text": "a", "label": 0}\n\nno\n',
     "list.jsonl": b"[1]\n", "keys.jsonl": b'{"body": "a"}\n', "gap.jsonl": b'{"text": "a", "label": 0}\n{"text": "b"}\n',
     "short.csv": b"text,label\na\n", "head.csv": b"text,label\n", "broken.tfrecord": b"nothing of the kind", "a.doc": b"x",
+    "null.jsonl": b'{"text": "a", "label": 0}\n\n{"text": null, "label": 0}\n',
+    "label.jsonl": b'{"text": "a", "label": 0}\n{"text": "b", "label": null}\n',
+    "mixed.jsonl": b'{"text": "a", "label": "x"}\n{"text": "b", "label": 1}\n',
+    "number.jsonl": b'{"text": "a"}\n' * 9 + b'{"text": 5}\n',
     "one.txt": b"abc", "empty.jsonl": b"", "broken.json": b"{",
 }  # fmt: skip
 LOST = "There is no such file, folder or pattern of files; a source may also begin with embedded: or tfds:."
@@ -35,6 +40,20 @@ MISTAKES = [
     ("keys.jsonl", "classification", {}, "keys.jsonl, line 1: The task `classification` needs text, label; text, label cannot be found. Say which key is which with keys={'text': ...}. Received: keys body"),
     ("keys.jsonl", "language", {"keys": {"text": "words"}}, "keys.jsonl, line 1: The task `language` needs text; words cannot be found. Say which key is which with keys={'text': ...}. Received: keys body"),
     ("gap.jsonl", "classification", {}, "gap.jsonl, line 2: there is no key 'label'. Received: keys text"),
+    ("null.jsonl", "classification", {}, "null.jsonl, line 3: `text` must hold a text. Received: None"),
+    ("null.jsonl", "language", {}, "null.jsonl, line 3: `text` must hold a text. Received: None"),
+    ("label.jsonl", "classification", {}, "label.jsonl, line 2: `label` must hold a name or a number. Received: None"),
+    ("mixed.jsonl", "classification", {}, "Labels are all names or all numbers; where they are both, give `classes`. Received: 'x' in record 0 and 1 in record 1"),
+    ([(["a"], ["N"]), (["a", "b"], ["N", 2])], "tagging", {}, "Labels are all names or all numbers; where they are both, give `classes`. Received: 'N' in record 0 and 2 in record 1"),
+    ("number.jsonl", "language", {"stream_above": 9, "tokenizer": "bytes", "length": 4, "valid": 0}, "number.jsonl, near byte 0: `text` must hold a text. Received: 5"),
+    ([{"sentence1": "a", "sentence2": 2, "label": 0}], "classification", {}, "record 0: `sentence2` must hold a text. Received: 2"),
+    ([("a", 0), ("b", [0, 1])], "classification", {}, "record 1: `label` must hold a name or a number. Received: [0, 1]"),
+    ([("a", float("nan"))], "classification", {}, "record 0: `label` must hold a name or a number. Received: nan"),
+    ([(["a"], None)], "tagging", {}, "record 0: `tags` must hold a value. Received: None"),
+    ("one.txt", "masked", {"stream_above": 1, "tokenizer": "bytes", "join": False, "valid": 0}, "train: What is larger than memory is read in windows that go on from text to text; for rows of their own raise `stream_above`. Received: join=False"),
+    ("no.txt", "classification", {"keys": {"lable": "y"}}, "The task `classification` has no role `lable`. Did you mean `label`? Roles: text, label. Received: keys={'lable': 'y'}"),
+    ("no.txt", "language", {"keys": "body"}, "`keys` is a dict of roles and the keys of records. Received: keys='body'"),
+    ((np.zeros((4, 8, 8)), np.eye(4)), "images", {}, "An image has one label; of one-hot rows give `labels.argmax(axis=-1)`. Received: labels of shape (4, 4)"),
     ("short.csv", "classification", {}, "short.csv, line 2: the first line names 2 columns, text, label. Received: 1 columns"),
     ("head.csv", "classification", {}, "head.csv is empty."),
     ("broken.tfrecord", "classification", {}, "broken.tfrecord is damaged or not a TFRecord file."),
@@ -90,6 +109,20 @@ def test_a_large_file_that_is_wrong(files, tmp_path):
         )
     )
     assert "Make it with special_tokens=('unknown',) to accept others." in message
+
+
+@pytest.mark.parametrize("wrong", [{"length": 0}, {"batch_size": 0}, {"steps": 0}, {"batch_size": 1.5}])
+def test_windows_of_no_size(wrong):
+    options = {"length": 4, "batch_size": 2, "steps": 3, **wrong}
+    ((name, value),) = wrong.items()
+    assert told(lambda: data.next_token(range(20), **options)) == (
+        f"`{name}` must be at least 1. Received: {name}={value}"
+    )
+
+
+def test_a_digit_that_is_no_number_is_a_name():
+    records = [("a", "²"), ("b", "10"), ("c", "9")]
+    assert data.load(records, task="classification", valid=0, tokenizer="bytes").classes == ["10", "9", "²"]
 
 
 def test_a_batch_larger_than_the_data_is_for_evaluation_only():

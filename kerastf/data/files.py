@@ -82,27 +82,38 @@ def read_json(path):
     return ((record, f"{Path(path).name}, question {record['id']}") for record in read_squad(path))
 
 
+def _split_commas(name, lines):
+    """The rows of a `.csv` file, each with the number of its last line."""
+    reader = csv.reader(io.StringIO("\n".join(lines)), strict=True)
+    limit = csv.field_size_limit(2**31 - 1)  # of the whole process, so it is set back; a document may be long
+    try:
+        return iter([(reader.line_num, row) for row in reader if row])
+    except csv.Error as error:
+        raise FileFormatError(f"{name}, line {reader.line_num}: {error}") from None
+    finally:
+        csv.field_size_limit(limit)
+
+
 def read_table(path):
     """One record per line of a `.csv` or `.tsv` file, whose first line names the columns."""
     name, lines = Path(path).name, text.read_lines(path)
     if ending(path) == ".tsv":
         rows = ((number, line.split("\t")) for number, line in enumerate(lines, 1) if line)
     else:
-        reader = csv.reader(io.StringIO("\n".join(lines)), strict=True)
-        rows = ((reader.line_num, row) for row in reader if row)
-    try:
-        _, header = next(rows, (0, None))
-        if header is None:
-            raise InputError(f"{name} is empty.")
-        for number, row in rows:
-            if len(row) != len(header):
-                raise FileFormatError(
-                    f"{name}, line {number}: the first line names {len(header)} columns, {', '.join(header)}. "
-                    f"Received: {len(row)} columns"
-                )
-            yield dict(zip(header, row, strict=True)), f"{name}, line {number}"
-    except csv.Error as error:
-        raise FileFormatError(f"{name}, line {reader.line_num}: {error}") from None
+        rows = _split_commas(name, lines)
+    _, header = next(rows, (0, None))
+    if header is None:
+        raise InputError(f"{name} is empty.")
+    twice = sorted({c for c in header if c.strip() and header.count(c) > 1})
+    if twice:
+        raise FileFormatError(f"{name}: a column has a name of its own. Received: twice {', '.join(twice)}")
+    for number, row in rows:
+        if len(row) != len(header):
+            raise FileFormatError(
+                f"{name}, line {number}: the first line names {len(header)} columns, {', '.join(header)}. "
+                f"Received: {len(row)} columns"
+            )
+        yield dict(zip(header, row, strict=True)), f"{name}, line {number}"
 
 
 READERS = {

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from kerastf.data.batching import Batches, dataset
+from kerastf.data.batching import Batches, dataset, require_number
 from kerastf.errors import InputError
 
 _NOUNS = ("baker", "miller", "sailor", "teacher", "gardener", "painter", "doctor", "farmer")
@@ -102,7 +102,8 @@ def next_token(tokens, *, length, batch_size, steps=None, seed=0):
         tokens: The sequence, integers.
         length: Length T of a window.
         batch_size: How many windows B in a batch.
-        steps: Batches of windows at random places, that many per epoch; None for every window once, in order.
+        steps: Batches of windows at random places, that many per pass, and the same ones in each; None for every
+            window once, in order.
         seed: The same seed gives the same batches.
 
     Returns:
@@ -114,6 +115,10 @@ def next_token(tokens, *, length, batch_size, steps=None, seed=0):
         >>> x.numpy().tolist(), y.numpy().tolist()
         ([[0, 1, 2, 3], [4, 5, 6, 7]], [[1, 2, 3, 4], [5, 6, 7, 8]])
     """
+    require_number("length", length, 1)
+    require_number("batch_size", batch_size, 1)
+    if steps is not None:
+        require_number("steps", steps, 1)
     tokens = np.asarray(tokens, dtype="int32")
     if tokens.ndim != 1 or len(tokens) <= length:
         raise InputError(

@@ -110,20 +110,37 @@ class LargeText:
             decoded = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise FileFormatError(f"{name} is not UTF-8 text ({error.reason}), near byte {at + error.start}.") from None
+        decoded = decoded.replace("\r\n", "\n").removeprefix("\ufeff")
         if self.key is None:
-            yield decoded.replace("\r\n", "\n").removeprefix("\ufeff")
+            yield decoded
             return
         for line in filter(str.strip, decoded.split("\n")):
             try:
-                yield json.loads(line)[self.key]
+                found = json.loads(line)[self.key]
             except (ValueError, KeyError, TypeError):
                 told = f"{name}, near byte {at}: a line is not JSON with the key {self.key!r}. "
                 raise FileFormatError(f"{told}Received: {text.short(line)}") from None
+            if not isinstance(found, str):
+                told = f"{name}, near byte {at}: `{self.key}` must hold a text. "
+                raise FileFormatError(f"{told}Received: {text.short(found)}")
+            yield found
             yield None
 
     def hold_out(self, fraction):
         """The text in two, the second at its end with that share of it, or as much as is looked at in one go."""
-        cut = self.align(self.last - min(HELD, round(len(self) * fraction)))
+        wanted = max(self.first + 1, self.last - max(1, min(HELD, round(len(self) * fraction))))
+        cut = self.align(wanted)
+        if cut == self.first:  # no line begins behind it: the last line is held out
+            cut = self._line_before(wanted)
+        if cut == self.first and self.key is None:  # there is one line
+            while wanted > self.first and self.read(wanted, 1)[0][0] & 0xC0 == 0x80:
+                wanted -= 1
+            cut = wanted
+        if cut == self.first:
+            raise InputError(
+                f"{self.files[0].name} cannot be cut in two to hold out a part: give a part `valid`, or valid=0. "
+                f"Received: valid={fraction}"
+            )
         return self.part(self.first, cut), self.part(cut, self.last)
 
     def sample(self, size):
@@ -181,7 +198,8 @@ class Documents:
 
     def hold_out(self, fraction):
         """The documents in two, the second at the end with that share of them."""
-        cut = self.last - max(1, round((self.last - self.first) * fraction))
+        count = self.last - self.first
+        cut = self.last - min(max(1, round(count * fraction)), count - 1)
         return Documents(self.rows, self.first, cut), Documents(self.rows, cut, self.last)
 
 

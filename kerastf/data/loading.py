@@ -14,7 +14,7 @@ from kerastf.data.labels import class_numbers
 from kerastf.data.large import Documents, LargeText
 from kerastf.data.parallel import lengths
 from kerastf.data.pretraining import require_rate
-from kerastf.data.records import Images, Parts, hold_out
+from kerastf.data.records import Images, Parts, hold_out, require_roles
 from kerastf.data.tasks import TASKS, lines
 from kerastf.errors import ConfigError, FileFormatError, InputError
 from kerastf.registry import did_you_mean, nearest
@@ -85,6 +85,7 @@ def _options(task, known, given):
             require_number(name, getattr(o, name), least)
     if "mask_rate" in known:
         require_rate(o.mask_rate)
+    require_roles(task, getattr(o, "keys", None))
     if o.valid is not None and not (isinstance(o.valid, int | float) and 0 <= o.valid < 1):
         raise InputError(f"`valid` is the share to hold out, in [0, 1). Received: valid={o.valid!r}")
     return o
@@ -152,12 +153,27 @@ def _tokenizer(task, records, o):
     return make_tokenizer(given, texts, **options)
 
 
+def _require_one_kind(task, part):
+    """Raises the error of labels of which some are names and some numbers, while records have their places."""
+    if task == "images":
+        rows = ([v] for v in part.labels)
+    else:
+        rows = (r["tags"] if task == "tagging" else [r["label"]] for r in part)
+    found = {}
+    for number, row in enumerate(rows):
+        for label in row:
+            found.setdefault(isinstance(label, str), (label, number))
+    if len(found) > 1:
+        told = " and ".join(f"{label!r} in record {number}" for label, number in found.values())
+        raise InputError(f"Labels are all names or all numbers; where they are both, give `classes`. Received: {told}")
+
+
 def _classes(labels):
     """The names of the classes of labels: numbers in their order, other names in theirs."""
     labels = set(labels)
     if all(not isinstance(v, str) for v in labels):
         return int(max(labels)) + 1
-    if all(isinstance(v, str) and v.isdigit() for v in labels):
+    if all(v.isdecimal() for v in labels):
         return sorted(labels, key=int)
     return sorted(labels)
 
@@ -253,6 +269,8 @@ def load(source, *, task, **options):
     parts = read(source, o, task)
     if task == "sequences":  # lines, before some of them are held out
         parts = parts._replace(train=by_line(parts.train), valid=by_line(parts.valid), test=by_line(parts.test))
+    if "classes" in TASKS[task].options and o.classes is None and not parts.classes:
+        _require_one_kind(task, parts.train)
     if isinstance(parts.train, list | Images):
         parts = hold_out(parts, o.valid, o.seed, task)
     found: dict = {}

@@ -9,7 +9,8 @@ from kerastf.errors import InputError
 
 def _images(source):
     """Parts from `(x, y)`, or from `(x, y), (test x, test y)` as Keras's own data sets give them."""
-    nested = len(source) == 2 and all(isinstance(s, list | tuple) and len(s) == 2 for s in source)
+    nested = all(isinstance(s, list | tuple) and len(s) == 2 for s in source)
+    nested = nested and np.ndim(source[1][0]) > 1  # otherwise two images and their labels
     found = []
     for images, labels in source if nested else [source]:
         images, labels = np.asarray(images), np.asarray(labels)
@@ -18,6 +19,11 @@ def _images(source):
             raise InputError(
                 f"Images are an array (count, H, W, D) or (count, H, W), with one label each. Received: images of "
                 f"shape {images.shape}, {len(labels)} labels"
+            )
+        if labels.size != len(labels):
+            raise InputError(
+                "An image has one label; of one-hot rows give `labels.argmax(axis=-1)`. "
+                f"Received: labels of shape {labels.shape}"
             )
         found.append(Images(images, labels.ravel().tolist()))
     return Parts(found[0], test=found[1] if nested else None)

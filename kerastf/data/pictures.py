@@ -1,5 +1,6 @@
 """Images from folders: `folder/class/name.png`. Shapes: N images, H height, W width, D channels."""
 
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +12,52 @@ from kerastf.data.records import Images, Parts, rename
 from kerastf.errors import FileFormatError, InputError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+GREY = np.array([0.299, 0.587, 0.114])  # as PNG and JPEG files are read as grey
 CACHE = 2**30  # bytes of images that are held; others are read when their batch is made
+
+
+def _palette(raw, channels, where):
+    """The colours `(n, 3)` that the numbers of a BMP file stand for, None where they are colours themselves."""
+    if raw[:2] != b"BM" or len(raw) < 54:
+        return None
+    begin, header = struct.unpack_from("<II", raw, 10)
+    bits, packed = struct.unpack_from("<HI", raw, 28) if header >= 40 else (0, 1)
+    if bits > 8:
+        return None
+    if bits != 8 or packed or channels > 3:
+        raise FileFormatError(
+            f"Of .bmp files with a palette only those of 8 bits a pixel, not compressed, are read: convert it to PNG. "
+            f"Received: {where}"
+        )
+    entries = raw[14 + header : begin]
+    return np.frombuffer(entries, "uint8", len(entries) // 4 * 4).reshape(-1, 4)[:, 2::-1]  # from blue, green, red, 0
+
+
+def decode(raw, channels, where):
+    """The image `(H, W, D)` of a file's bytes, uint8.
+
+    Args:
+        raw: The bytes.
+        channels: 1 for grey, 3 for colour, 0 for what the file has.
+        where: Where it stands, for errors.
+    """
+    import tensorflow as tf
+
+    palette = _palette(raw, channels, where)
+    if palette is not None:  # TensorFlow gives the numbers
+        numbers = tf.io.decode_image(raw, 0).numpy()[..., 0]
+        if numbers.max(initial=0) >= len(palette):
+            raise FileFormatError(f"A pixel has a colour that is not in the palette. Received: {where}")
+        image = palette[numbers]
+        channels = channels or (1 if (palette == palette[:, :1]).all() else 3)
+    else:
+        try:
+            return tf.io.decode_image(raw, channels, expand_animations=False).numpy()
+        except tf.errors.InvalidArgumentError:
+            if channels != 1:
+                raise
+        image = tf.io.decode_image(raw, 3, expand_animations=False).numpy()  # only PNG and most JPEG come as grey
+    return image if channels == 3 else np.round(image @ GREY)[..., None].astype("uint8")
 
 
 def resize(image, size):
@@ -66,7 +112,7 @@ class ImageFiles:
             return self.held[number]
         path = self.files[number]
         try:
-            image = tf.io.decode_image(path.read_bytes(), self.channels, expand_animations=False).numpy()
+            image = decode(path.read_bytes(), self.channels, repr(str(path)))
         except tf.errors.InvalidArgumentError:
             raise FileFormatError(f"This is no image that can be read. Received: {str(path)!r}") from None
         image = image if self.size is None else resize(image, self.size)
@@ -99,10 +145,12 @@ def read_examples_of(path, o):
         raise InputError(f"{Path(path).name} is empty.")
     images = []
     for number, record in enumerate(records, 1):
+        where = f"{Path(path).name}, example {number}"
         try:
-            images.append(tf.io.decode_image(record["image"], expand_animations=False).numpy())
+            images.append(decode(record["image"], 0, where))
+        except FileFormatError:
+            raise
         except (tf.errors.InvalidArgumentError, TypeError, ValueError):
-            where = f"{Path(path).name}, example {number}"
             raise FileFormatError(f"{where}: this is no image that can be read.") from None
     return Parts(Images(one_size(images), [r["label"] for r in records]))
 

@@ -50,10 +50,13 @@ def text_rows(texts, tokenizer, length, join):
         if not tokens:
             continue
         rest = [*rest, tokenizer.separator_id, *tokens] if rest else tokens
-        while len(rest) > length or (rest and not join):
-            row, rest = rest[:length], rest[length:]
-            rest = rest[1:] if rest and rest[0] == tokenizer.separator_id else rest
+        at = 0  # what is left is not copied for each row: a line may be long
+        while len(rest) - at > length or (at < len(rest) and not join):
+            row = rest[at : at + length]
+            at += len(row)
+            at += at < len(rest) and rest[at] == tokenizer.separator_id
             yield np.array(row[:-1] if row[-1] == tokenizer.separator_id else row, "int32")
+        rest = rest[at:]
     if rest:
         yield np.array(rest, "int32")
 
@@ -162,20 +165,37 @@ def _chunks(document, length):
         first = last - 1 if last == len(document) - 1 else last
 
 
+def _other_sentences(pool, number, second, rng):
+    """Sentences of another document with about as many tokens as a segment; after its end the next document goes on."""
+    other = rng.integers(len(pool) - 1)
+    other += other >= number
+    at = rng.integers(max(1, len(pool[other]) - len(second) + 1))
+    wanted = sum(map(len, second))
+    found: list = []
+    while wanted > 0:
+        if at == len(pool[other]) or other == number:
+            other, at = (other + 1) % len(pool), 0
+            continue
+        sentence = pool[other][at]
+        if found and len(sentence) > 2 * wanted:  # without it the length is nearer
+            break
+        found.append(sentence)
+        wanted -= len(sentence)
+        at += 1
+    return found
+
+
 def draw_pair(pool, number, first, last, rng):
     """Two segments of a chunk of sentences, and whether the second really follows the first: half of the time.
 
-    Otherwise as many sentences of another document stand there, so that the length tells nothing.
+    Otherwise as much of another document stands there, so that the length tells next to nothing.
     """
     document = pool[number]
     cut = first + rng.integers(1, last - first)
     real = rng.random() < 0.5
     second = document[cut:last]
     if not real:
-        other = rng.integers(len(pool) - 1)
-        other = pool[other + (other >= number)]
-        start = rng.integers(max(1, len(other) - len(second) + 1))
-        second = other[start : start + len(second)]
+        second = _other_sentences(pool, number, second, rng)
     return np.concatenate(document[first:cut]), np.concatenate(second), int(real)
 
 
@@ -219,7 +239,8 @@ def sentence_pairs(
     """Batches to pre-train BERT: hidden tokens to be found, and whether the second segment really follows the first.
 
     Consecutive sentences that fill a row are cut in two at random; half of the time the second part is replaced by
-    sentences of another document. Each epoch cuts, pairs and masks anew, as a function of `(seed, epoch)`.
+    another document, about as long; after its end the next one goes on. Each epoch cuts, pairs and masks anew, as a
+    function of `(seed, epoch)`.
 
     Args:
         documents: Lists of sentences; or a UTF-8 text file, plain or `.gz`, or a list of `pathlib.Path`, with one

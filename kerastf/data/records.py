@@ -4,12 +4,15 @@ A source gives parts (train, valid, test) of records. A record is a dict; which 
 label is found by a small table, or told by `keys`.
 """
 
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from kerastf import text
 from kerastf.data.parallel import split
-from kerastf.errors import InputError
+from kerastf.errors import ConfigError, InputError
+from kerastf.registry import did_you_mean, nearest
 
 # By task: what each role may be called, the best name first. A pair of texts is told by two keys.
 NAMES = {
@@ -65,6 +68,18 @@ class Images(NamedTuple):
         return Images(take(numbers) if take else self.images[numbers], [self.labels[i] for i in numbers])
 
 
+def require_roles(task, given):
+    """Raises the error of `keys` that names a role which the task does not have."""
+    if given is not None and not isinstance(given, dict):
+        raise ConfigError(f"`keys` is a dict of roles and the keys of records. Received: keys={text.short(given)}")
+    for role in given or {}:
+        if role not in ROLES[task]:
+            raise ConfigError(
+                f"The task `{task}` has no role `{role}`.{did_you_mean(nearest(str(role), ROLES[task]))} "
+                f"Roles: {', '.join(ROLES[task])}. Received: keys={text.short(given)}"
+            )
+
+
 def find_keys(task, known, given=None):
     """Which key of a record has which role.
 
@@ -101,6 +116,18 @@ def find_keys(task, known, given=None):
     return found
 
 
+def _require_value(role, key, value):
+    """Raises the error of a value that is missing, or is not what its role wants."""
+    if role in ("text", "source", "target", "question", "context"):
+        good, wanted = isinstance(value, str), "a text"
+    elif role == "label":
+        good, wanted = isinstance(value, str | Number | np.generic) and value == value, "a name or a number"
+    else:
+        good, wanted = value is not None, "a value"
+    if not good:
+        raise InputError(f"`{key}` must hold {wanted}. Received: {text.short(value)}")
+
+
 def rename(task, records, given=None):
     """Records with the roles of a task as keys.
 
@@ -117,6 +144,9 @@ def rename(task, records, given=None):
         try:
             if mapping is None:
                 mapping = find_keys(task, record, given)
+            for role, key in mapping.items():
+                for one in key if isinstance(key, tuple) else (key,):
+                    _require_value(role, one, record[one])
             made.append({r: tuple(record[k] for k in key) if isinstance(key, tuple) else record[key]
                          for r, key in mapping.items()})  # fmt: skip
         except KeyError as error:
@@ -128,21 +158,29 @@ def rename(task, records, given=None):
     return made
 
 
-def cut_text(text, fraction):
+def cut_text(document, fraction):
     """A text in two, the second with that share of it; at the end of a line where there is one near."""
-    cut = len(text) - round(len(text) * fraction)
-    line = text.rfind("\n", 0, cut) + 1
-    cut = line if cut - line < len(text) * fraction / 2 else cut
-    return text[:cut], text[cut:]
+    cut = len(document) - round(len(document) * fraction)
+    line = document.rfind("\n", 0, cut) + 1
+    cut = line if line and cut - line < len(document) * fraction / 2 else max(1, cut)
+    return document[:cut], document[cut:]
+
+
+def _share(fraction, count, least):
+    """The share of so many that are held out: at least so many of them, and never all."""
+    return max(0, min(max(least, round(fraction * count)), count - 1)) / max(1, count)
 
 
 def hold_out(parts, fraction, seed, task):
-    """Parts with records held out for `valid`, where the source has none and a fraction is asked for."""
+    """Parts with records held out for `valid`, where the source has none and a fraction is asked for.
+
+    One record is held out where the fraction is less; but none of few with classes, as another may not have its class.
+    """
     if parts.valid is not None or not fraction:
         return parts
     train = parts.train
     if isinstance(train, Images):
-        known, held = split(range(len(train.labels)), fraction, seed)
+        known, held = split(range(len(train.labels)), _share(fraction, len(train.labels), 0), seed)
         if not held:
             return parts
         return parts._replace(train=train.take(np.array(known, int)), valid=train.take(np.array(held, int)))
@@ -150,5 +188,7 @@ def hold_out(parts, fraction, seed, task):
         known, held = cut_text(train[0]["text"], fraction)
         return parts._replace(train=[{**train[0], "text": known}], valid=[{**train[0], "text": held}])
     key = {"translation": "source", "span": "context"}.get(task)
-    known, held = split(train, fraction, seed, key=key and (lambda r: r[key]))
+    count = len({r[key] for r in train}) if key else len(train)
+    share = _share(fraction, count, 0 if task in ("classification", "tagging") else 1)
+    known, held = split(train, share, seed, key=key and (lambda r: r[key]))
     return parts._replace(train=known, valid=held or None)

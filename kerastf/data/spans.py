@@ -25,7 +25,7 @@ def read_squad(path):
     """The records of a file in SQuAD's format.
 
     Args:
-        path: A `.json` file as the Stanford Question Answering Dataset has it.
+        path: A `.json` file, plain or `.gz`, as the Stanford Question Answering Dataset has it.
 
     Returns:
         A list of `{"id", "question", "context", "answers": [{"text", "answer_start"}]}`.
@@ -36,8 +36,9 @@ def read_squad(path):
     path = Path(path)
     if not path.is_file():
         raise FileFormatError(f"There is no file {path}. Received: path={str(path)!r}")
+    whole = "\n".join(text.read_lines(path))
     try:
-        articles = json.loads(path.read_text("utf-8"))["data"]
+        articles = json.loads(whole)["data"]
         return [
             {
                 "id": question["id"], "question": question["question"], "context": paragraph["context"],
@@ -83,9 +84,30 @@ def windows_of(records, tokenizer, *, max_length, stride):
     return found
 
 
+def _answer(record, number):
+    """The first answer of a record; None where it has none, as SQuAD 2.0 has it for what cannot be answered."""
+    given = record.get("answers")
+    try:
+        if isinstance(given, dict):  # columns, as Hugging Face's datasets has them
+            rows = list(zip(given["text"], given["answer_start"], strict=True))
+            answer = {"text": rows[0][0], "answer_start": rows[0][1]} if rows else None
+        else:
+            answer = given[0] if len(given) else None
+        if answer is None or (isinstance(answer["text"], str) and answer["answer_start"] + 0 >= 0):
+            return answer
+    except (TypeError, KeyError, ValueError):
+        pass
+    raise InputError(
+        "Answers are a list of {'text', 'answer_start'}, or a dict of both as lists; what has no answer has an empty "
+        f"list. Received: {text.short(given)} in record {number}"
+    )
+
+
 def _label(window, record):
     """First and last position of the answer in the row; 0, the class token, where the window has it not whole."""
-    answer = record["answers"][0]
+    answer = _answer(record, window.record)
+    if answer is None:
+        return 0, 0
     begin, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
     if record["context"][begin:end] != answer["text"]:
         raise InputError(
@@ -120,10 +142,11 @@ def questions(
     """Batches to answer questions by a span of their context.
 
     A context that does not fit is read in several windows, each a row. The label is the first and the last token of the
-    first answer, or twice 0, the class token, in a window that has it not whole.
+    first answer, or twice 0, the class token, in a window that has it not whole and where there is no answer.
 
     Args:
-        records: `{"question", "context", "answers": [{"text", "answer_start"}]}` each, as `read_squad` gives them.
+        records: `{"question", "context", "answers": [{"text", "answer_start"}]}` each, as `read_squad` gives them;
+            answers may also be a dict of columns, `{"text": [...], "answer_start": [...]}`.
         tokenizer: A tokenizer trained with `special_tokens=text.BERT` that keeps characters: word pieces do.
         batch_size: How many rows B in a batch.
         max_length: Length T of a row, question and special tokens included.

@@ -43,9 +43,14 @@ def _feed(rows, make, o, **more):
     return Feed(Batches(rows, make, **_plan(o)), **{"unit": "tokens", "per_row": o.length, **more})
 
 
+def _lines(document):
+    """The lines of a text as `text.read_lines` gives those of a file: only a line feed ends a line."""
+    return (line.rstrip("\r") for line in document.split("\n"))
+
+
 def lines(records):
     """The lines of all texts that are not blank."""
-    return [line for r in records for line in r["text"].splitlines() if line.strip()]
+    return [line for r in records for line in _lines(r["text"]) if line.strip()]
 
 
 def documents(records):
@@ -53,7 +58,7 @@ def documents(records):
     found = []
     for record in records:
         found.append([])
-        for line in record["text"].splitlines():
+        for line in _lines(record["text"]):
             if line.strip():
                 found[-1].append(line)
             else:
@@ -124,6 +129,11 @@ def masked(records, o):
     tokenizer = require_tokenizer(o.tokenizer, "pad", "class", "separator", "mask")
     make = masker(tokenizer, max_length=o.length, mask_rate=o.mask_rate)
     if not isinstance(records, list):
+        if not o.join:
+            raise InputError(
+                "What is larger than memory is read in windows that go on from text to text; for rows of their own "
+                "raise `stream_above`. Received: join=False"
+            )
         return _large(records, make, o, o.length - 2)
     rows = list(text_rows(lines(records), tokenizer, o.length - 2, o.join))
     if not rows:

@@ -60,6 +60,19 @@ def test_the_body_with_another_head(folder):
     assert float(ops.std(model.head.weights[0])) > 0  # begun anew, not left at zeros
 
 
+@pytest.mark.parametrize("name", ["pretraining", "masked_language_model"])
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_matrix_of_the_heads_own_stays(tmp_path, name, asked):
+    model = kerastf.create_model("bert", **SIZES, head={"name": name, "tied": False})
+    shake(model, seed=0)
+    convert.save(model, tmp_path / "bert")
+    again = kerastf.create_model("bert", weights=tmp_path / "bert", **({"head": name} if asked else {}))
+    assert again.head.tied is False
+    tokens = {"tokens": np.arange(10).reshape(2, 5)}
+    for want, got in zip(*(keras.tree.flatten(m(tokens)) for m in (model, again)), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6)
+
+
 def test_a_model_with_fresh_weights_is_not_changed(folder):
     kerastf.create_model("gpt", weights=folder)
     assert float(ops.std(kerastf.create_model("gpt", **SIZES).weights[0])) == pytest.approx(0.02, rel=0.2)

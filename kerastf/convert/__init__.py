@@ -67,6 +67,8 @@ def load(source: "str | Path", id: str | None = None, **options: Any) -> Any:
         )
     chosen = {**found, **vocabularies.read(folder, converter, found), **options, "head": head}
     fresh = own is None or block_spec("head", head)["name"] != block_spec("head", own)["name"]
+    if not fresh and "tied" in block_spec("head", own):  # whoever names the head only does not give up its matrix
+        chosen["head"] = {"tied": block_spec("head", own)["tied"], **block_spec("head", head)}
     return _build(converter, chosen, have, fresh)
 
 

@@ -70,8 +70,7 @@ class Encoder(Converter):
 
     def head_of(self, name, config, tensors):
         if name in ("masked_language_model", "pretraining"):
-            tied = bool(config.get("tie_word_embeddings", True))
-            return name if name == "pretraining" else {"name": name, "tied": tied}
+            return {"name": name, "tied": bool(config.get("tie_word_embeddings", True))}
         if name in ("classifier", "tagger"):
             scorer = self.scorers[name == "tagger"]
             labels = labels_of(config)

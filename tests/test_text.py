@@ -105,6 +105,12 @@ def test_any_tokens_have_a_text(tokenizer, numbers):
     assert isinstance(tokenizer.decode([n % tokenizer.vocab_size for n in numbers]), str)
 
 
+@pytest.mark.parametrize("rare", ["xylophone " * 2000, "xylophone\u2585xylophone"])
+def test_sentence_pieces_are_learnt_from_every_text(rare):
+    tokenizer = text.train("sentencepiece", ["the cat sat on the mat", rare], vocab_size=40)
+    assert tokenizer.decode(tokenizer.encode("the xylophone")) == "the xylophone"
+
+
 def test_marks_are_spaced_as_in_the_training_text():
     for line in ["Vraiment ? Oui, « oui » !", "Really? Yes, “yes” (yes)!"]:
         for name in ("word", "wordpiece"):

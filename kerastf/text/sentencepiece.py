@@ -11,6 +11,8 @@ from kerastf.errors import ConfigError, FileFormatError
 from kerastf.text.base import Tokenizer, require_names, short, utf8
 
 LANGUAGE = re.compile(r">>.+?<<")
+LONGEST = 2**30  # bytes; SentencePiece passes over longer texts, by default over those of more than 4192
+RESERVED = "\u2585"  # it passes over texts with this sign, too
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -86,7 +88,7 @@ class SentencePieceTokenizer(Tokenizer):
         """Pieces of texts, by SentencePiece itself.
 
         Args:
-            texts: Strings.
+            texts: Strings of any length. The block `\u2585`, which SentencePiece reserves, is read as a space.
             vocab_size: How many tokens there are, special ones included; small texts may have no room for as many.
             special_tokens: Of `pad`, `start`, `end`, `unknown`.
         """
@@ -97,8 +99,9 @@ class SentencePieceTokenizer(Tokenizer):
         special_tokens, model = tuple(special_tokens), io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(texts), model_writer=model, vocab_size=vocab_size - len(special_tokens),
-                hard_vocab_limit=False, bos_id=-1, eos_id=-1, minloglevel=2,
+                sentence_iterator=(t.replace(RESERVED, " ") for t in texts), model_writer=model,
+                vocab_size=vocab_size - len(special_tokens), max_sentence_length=LONGEST, hard_vocab_limit=False,
+                bos_id=-1, eos_id=-1, minloglevel=2,
             )  # fmt: skip
         except RuntimeError as error:
             raise ConfigError(f"SentencePiece cannot learn these texts: {str(error).splitlines()[-1]}") from None

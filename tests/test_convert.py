@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from kerastf.cli import main
 from kerastf.convert import tensors
 from kerastf.errors import ConfigError, FileFormatError
 from kerastf.testing.subjects import shake
+from kerastf.text.bpe import ALPHABET
 
 SIZES = {"vocab_size": 40, "max_length": 12, "dim": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.0}
 
@@ -140,6 +142,92 @@ def test_a_tokenizer_goes_there_and_back(tmp_path):
         convert.save(again, tmp_path / f"{name}_again")
         for file in (tmp_path / name).iterdir():
             assert (tmp_path / f"{name}_again" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "a", "é", "e", "中", "##文", "文", "b", "\x07"]
+BERTS = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
+PLAIN = {**BERTS, "lowercase": False}
+
+
+def pieces_json(folder, normalizer, cut="BertPreTokenizer"):
+    """A folder of BERT whose word pieces are in a `tokenizer.json`."""
+    sizes = {**SIZES, "vocab_size": len(PIECES)}
+    convert.save(kerastf.create_model("bert", **sizes, head="masked_language_model"), folder)
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {p: i for i, p in enumerate(PIECES)},
+             "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}  # fmt: skip
+    parts = {"version": "1.0", "normalizer": normalizer, "pre_tokenizer": cut and {"type": cut}, "model": model}
+    (folder / "tokenizer.json").write_text(json.dumps(parts), encoding="utf-8")
+    return folder
+
+
+def sequence(*steps):
+    return {"type": "Sequence", "normalizers": list(steps)}
+
+
+@pytest.mark.parametrize("normalizer", [
+    None, BERTS, PLAIN, sequence({"type": "NFC"}, PLAIN), sequence({"type": "NFC"}), {"type": "NFC"},
+    sequence(sequence({"type": "NFC"}), BERTS), {**PLAIN, "handle_chinese_chars": False},
+    {**PLAIN, "strip_accents": True}, {**BERTS, "clean_text": False}, {**BERTS, "strip_accents": False},
+], ids=str)  # fmt: skip
+def test_a_normalizer_is_followed(tmp_path, normalizer):
+    from tokenizers import Tokenizer
+
+    folder = pieces_json(tmp_path / "bert", normalizer)
+    theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ours = kerastf.create_model("bert", weights=folder).tokenizer
+    for line in ["A a", "É é", "e\u0301 b", "中文 文", "a\x07 \x07", "B b A"]:
+        assert ours.encode(line) == theirs.encode(line).ids, line
+    assert text.from_config(ours.get_config()).encode("A 中文 \x07") == ours.encode("A 中文 \x07")
+
+
+@pytest.mark.parametrize("normalizer, cut, part", [
+    (sequence({"type": "NFKC"}, BERTS), "BertPreTokenizer", "has the normalizer ['NFKC', {'type': 'BertNormalizer'"),
+    ({"type": "Lowercase"}, "BertPreTokenizer", "it would have to be BertNormalizer, NFC before it, or null."),
+    (BERTS, "Whitespace", "has the pre_tokenizer ['Whitespace'], which no tokenizer here has"),
+    (BERTS, None, "has the pre_tokenizer [], which no tokenizer here has"),
+])  # fmt: skip
+def test_word_pieces_that_are_cut_otherwise_are_refused(tmp_path, normalizer, cut, part):
+    folder = pieces_json(tmp_path / "bert", normalizer, cut)
+    with pytest.raises(FileFormatError) as caught:
+        kerastf.create_model("bert", weights=folder)
+    assert part in str(caught.value) and "tokenizer=None" in str(caught.value)
+    assert kerastf.create_model("bert", weights=folder, tokenizer=None).tokenizer is None
+
+
+@pytest.mark.parametrize("parts, part", [
+    ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "add_prefix_space True"),
+    ({"pre_tokenizer": {"type": "ByteLevel", "use_regex": False}}, "use_regex False"),
+    ({"pre_tokenizer": {"type": "ByteLevel"}, "normalizer": {"type": "NFC"}}, "normalizer ['NFC']"),
+])  # fmt: skip
+def test_byte_pairs_that_are_cut_otherwise_are_refused(copy, parts, part):
+    model = {"type": "BPE", "vocab": {sign: n for n, sign in enumerate(ALPHABET)}, "merges": []}
+    (copy / "tokenizer.json").write_text(json.dumps({"model": model, **parts}), encoding="utf-8")
+    with pytest.raises(FileFormatError, match=re.escape(f"tokenizer.json has the {part}")):
+        kerastf.create_model("gpt", weights=copy)
+
+
+def test_a_space_before_the_first_word_is_refused_beside_merges(copy):
+    (copy / "vocab.json").write_text(json.dumps({sign: n for n, sign in enumerate(ALPHABET)}), encoding="utf-8")
+    (copy / "merges.txt").write_text("#version: 0.2\n")
+    (copy / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
+    with pytest.raises(FileFormatError, match="tokenizer_config.json has the add_prefix_space True"):
+        kerastf.create_model("gpt", weights=copy)
+
+
+def test_chinese_signs_that_do_not_stand_alone_go_there_and_back(tmp_path):
+    tokenizer = text.WordPieceTokenizer.from_numbers(
+        {p: i for i, p in enumerate(PIECES)}, "", lowercase=False, chinese=False
+    )
+    sizes = {k: v for k, v in SIZES.items() if k != "vocab_size"}
+    convert.save(kerastf.create_model("bert", tokenizer=tokenizer, **sizes), tmp_path / "bert")
+    again = kerastf.create_model("bert", weights=tmp_path / "bert").tokenizer
+    assert again.encode("中文") == tokenizer.encode("中文") == [PIECES.index("中"), PIECES.index("##文")]
 
 
 def test_preprocessing_goes_there_and_back(tmp_path):

@@ -65,11 +65,21 @@ def load(source: "str | Path", id: str | None = None, **options: Any) -> Any:
             f"The folder holds {named}, whose head is not known here. Say which you want, such as head='features'; "
             f"with weights: {', '.join(dict.fromkeys(converter.heads.values()))}. Received: {str(source)!r}"
         )
-    chosen = {**found, **vocabularies.read(folder, converter, found), **options, "head": head}
+    chosen = {**found, **_files(folder, converter, found, options), **options, "head": head}
     fresh = own is None or block_spec("head", head)["name"] != block_spec("head", own)["name"]
     if not fresh and "tied" in block_spec("head", own):  # whoever names the head only does not give up its matrix
         chosen["head"] = {"tied": block_spec("head", own)["tied"], **block_spec("head", head)}
     return _build(converter, chosen, have, fresh)
+
+
+def _files(folder, converter, found, options):
+    """Options from the other files of a folder; a tokenizer of one's own does not need those of the folder."""
+    try:
+        return vocabularies.read(folder, converter, found)
+    except FileFormatError:
+        if "tokenizer" not in options:
+            raise
+        return {}
 
 
 class _Misfit(Exception):

@@ -62,6 +62,39 @@ def test_the_body_with_another_head(folder):
     assert float(ops.std(model.head.weights[0])) > 0  # begun anew, not left at zeros
 
 
+@pytest.mark.parametrize("family, type, own, foreign", [
+    ("bert", "distilbert", "masked_language_model", ("DistilBertForSequenceClassification", "classifier.weight", "pre_classifier.bias")),
+    ("bert", "distilbert", "masked_language_model", ("DistilBertForQuestionAnswering", "qa_outputs.weight")),
+    ("gpt", "gpt2", "language_model", ("GPT2ForSequenceClassification", "score.weight")),
+    ("vit", "vit", "classifier", ("ViTForMaskedImageModeling", "decoder.0.weight", "decoder.0.bias")),
+])  # fmt: skip
+def test_the_body_of_a_folder_with_a_foreign_head(tmp_path, family, type, own, foreign):
+    sizes = {k: v for k, v in SIZES.items() if family != "vit" or k not in ("vocab_size", "max_length")}
+    if family == "vit":
+        sizes |= {"image_size": 8, "patch_size": 4, "num_classes": 2, "mlp_dim": 32}
+    if type == "distilbert":
+        sizes |= {"num_segments": 0, "head": own}
+    whole = kerastf.create_model(family, **sizes)
+    convert.save(whole, tmp_path / "folder", type=type)
+    have, prefix = tensors.open_folder(tmp_path / "folder"), convert.converter_for("hf", type).prefixes[0]
+    arrays = {n: np.array(have.read(n)) for n in have if n.startswith(prefix)}
+
+    def write(*more):
+        every = {**arrays, **{n: np.ones((2, 2), "float32") for n in more}}
+        tensors.write(tmp_path / "folder" / tensors.SINGLE, [(n, a.shape, lambda a=a: a) for n, a in every.items()])
+
+    write(*foreign[1:])
+    change(tmp_path / "folder", architectures=[foreign[0]])
+    with pytest.raises(ConfigError, match="Say which you want, such as head='features'"):
+        kerastf.create_model(family, weights=tmp_path / "folder")
+    body = kerastf.create_model(family, weights=tmp_path / "folder", head="features")
+    path = "layer_1/attention/qkv/kernel"
+    np.testing.assert_array_equal(*(next(w for w in m.weights if w.path == path) for m in (whole, body)))
+    write(f"{prefix}adapter.weight")
+    with pytest.raises(FileFormatError, match="adapter.weight is not known"):
+        kerastf.create_model(family, weights=tmp_path / "folder", head="features")
+
+
 @pytest.mark.parametrize("name", ["pretraining", "masked_language_model"])
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_matrix_of_the_heads_own_stays(tmp_path, name, asked):

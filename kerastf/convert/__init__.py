@@ -202,7 +202,7 @@ def match(converter, options, shapes, have, fresh_head=False):
         options: The model's options, `head` included.
         shapes: By path, the shapes of our weights.
         have: The tensors there.
-        fresh_head: Whether the head's weights are not looked for.
+        fresh_head: Whether the head's weights are not looked for; for `features`, any other head is left out.
 
     Returns:
         By path of ours: its rule.
@@ -231,6 +231,8 @@ def match(converter, options, shapes, have, fresh_head=False):
                 problems.append(f"{name} has shape {have.shape(name)}, not {wanted}")
         plan[path] = rule
     surplus = [n for n in have if n not in used and not converter.carries_nothing(n)]
+    if fresh_head and head == "features":  # a head that is not known here stands outside of the body's prefix
+        surplus = [n for n in surplus if n.startswith(prefix)]
     if surplus:
         known = {n for h in converter.head_tables for r in converter.rules(options, h, prefix) for n in r.theirs}
         problems += [f"{n} is not known" for n in surplus if n not in known]

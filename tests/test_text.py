@@ -240,6 +240,18 @@ def test_mistakes(number):
     assert told(kind, act) == message
 
 
+def test_a_vocabulary_that_has_a_piece_twice(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "a", "c", "b"]))
+    with pytest.raises(FileFormatError) as caught:
+        text.WordPieceTokenizer.from_vocabulary(path)
+    assert str(caught.value) == "vocab.txt has a piece twice: 'a' on lines 6 and 8; 'b' on lines 7 and 10."
+    numbers = {p: n for n, p in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])}
+    for wrong in ({"b": 7}, {"b": 5}):
+        with pytest.raises(FileFormatError, match="a file must give each token a number: 0, 1, 2, ... without a gap"):
+            text.WordPieceTokenizer.from_numbers({**numbers, **wrong}, "a file", lowercase=True)
+
+
 def test_files_that_are_not_text(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xff\xfea")
     (tmp_path / "b.gz").write_bytes(b"plain")

@@ -6,7 +6,7 @@ from typing import Any
 from kerastf import text
 from kerastf.convert.tensors import read_json, write_json
 from kerastf.errors import FileFormatError
-from kerastf.text.base import ROLES, short
+from kerastf.text.base import ROLES, require_counted, short
 from kerastf.text.bpe import read_numbers
 from kerastf.text.pieces import FILE_SPECIAL
 
@@ -71,6 +71,7 @@ def _read_tokenizer_json(path, special):
             _require(path.name, "normalizer", _steps(found, "normalizer"), [])
             _require_as_written(path.name, found["pre_tokenizer"])
             merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+            require_counted(numbers, path.name)
             return text.BytePairTokenizer.from_numbers(
                 numbers, merges, special or {"end": "<|endoftext|>", "start": "<|endoftext|>"}
             )

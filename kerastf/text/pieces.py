@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kerastf.errors import ConfigError, FileFormatError, InputError
-from kerastf.text.base import BERT, read_lines, require_names, short, utf8
+from kerastf.text.base import BERT, read_lines, require_counted, require_names, short, utf8
 from kerastf.text.words import LEFT, RIGHT, STRETCH, MarkedTokenizer, is_mark
 
 LONGEST_WORD = 100  # BERT gives up on longer ones
@@ -69,7 +69,13 @@ class WordPieceTokenizer(MarkedTokenizer):
             strip_accents: Whether accents are left out; None for where capitals are.
             chinese: Whether every Chinese sign stands alone.
         """
-        numbers = {piece: number for number, piece in enumerate(read_lines(path))}
+        numbers: dict[str, int] = {}
+        twice = []
+        for number, piece in enumerate(read_lines(path)):
+            if numbers.setdefault(piece, number) != number:
+                twice.append(f"{short(piece)} on lines {numbers[piece] + 1} and {number + 1}")
+        if twice:  # which of its numbers a piece has would be anyone's guess
+            raise FileFormatError(f"{Path(path).name} has a piece twice: {'; '.join(twice[:8])}.")
         habits: dict[str, Any] = {"strip_accents": strip_accents, "chinese": chinese}
         return cls.from_numbers(numbers, Path(path).name, lowercase=lowercase, **habits)
 
@@ -89,6 +95,7 @@ class WordPieceTokenizer(MarkedTokenizer):
             chinese: Whether every Chinese sign stands alone.
             controls: Whether control characters are read.
         """
+        require_counted(numbers, source)
         missing = [s for s in FILE_SPECIAL if s not in numbers]
         if missing:
             raise FileFormatError(f"{source} is not a vocabulary of BERT: it has no {', '.join(missing)}.")

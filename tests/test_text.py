@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from messages import told
 
 import kerastf
-from kerastf import text
+from kerastf import data, text
 from kerastf.errors import ConfigError, FileFormatError, InputError
 
 TEXTS = [
@@ -238,6 +238,30 @@ MISTAKES = [
 def test_mistakes(number):
     act, kind, message = MISTAKES[number]
     assert told(kind, act) == message
+
+
+@pytest.mark.parametrize("special", [(), ("unknown",)])
+def test_what_the_vocabulary_lacks_is_left_out(special):
+    trained = text.train("sentencepiece", ["the cat sat on the mat"] * 3, vocab_size=14, special_tokens=())
+    subword = text.SentencePieceTokenizer(trained.model, trained.pieces, special)
+    for tokenizer, line, want in [
+        (text.CharacterTokenizer("ab", special), "axb", [0, 1]), (text.WordTokenizer(["a"], special), "b a", [0]),
+        (text.WordPieceTokenizer(["a", "##b"], special), "x ab xb a", [0, 1, 0]),
+        (text.WordCharacterTokenizer(["aa", "cc"], special), "aa bb cc", [0, 1]),
+        (text.BytePairTokenizer([]), "ab", [97, 98]), (subword, "the", subword.encode("the")),
+    ]:  # fmt: skip
+        assert tokenizer.encode_known(line) == want, tokenizer.name
+        assert tokenizer.encode_known("") == [], tokenizer.name
+    assert subword.decode(subword.encode_known("the ☃ cat")).split() == ["the", "cat"]
+    with pytest.raises(InputError, match="encodes one string"):
+        text.CharacterTokenizer("a").encode_known(3)
+
+
+def test_windows_pass_over_texts_without_a_word():
+    tokenizer = text.WordCharacterTokenizer(["aa", "bb", "cc"])
+    feed = data.windows(["aa bb", " ", "", "dd cc"], tokenizer, window=1, subsample=0, length=3, shuffle=False)
+    tokens, reach = (np.array(rows)[0].tolist() for rows in next(iter(feed)))
+    assert tokens == [0, 0, 1, 2, 0] and reach == [[0, 1], [1, 0], [0, 0]]
 
 
 def test_a_vocabulary_that_has_a_piece_twice(tmp_path):

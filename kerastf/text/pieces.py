@@ -136,10 +136,7 @@ class WordPieceTokenizer(MarkedTokenizer):
         return cls(pieces, special_tokens, lowercase=lowercase, left=marks["left"], right=marks["right"])
 
     def encode(self, text: str) -> list[int]:
-        utf8(text)
-        if self._tokenizer is None:
-            self._tokenizer = self._make()
-        found = self._tokenizer.encode(unicodedata.normalize("NFC", text) if self.compose else text).ids
+        found = self._cut(text)
         if self.ordinary in found and self.unknown_id is None:
             raise InputError(
                 "The tokenizer has no pieces for some word. Make it with special_tokens=('unknown',) to accept any. "
@@ -147,6 +144,17 @@ class WordPieceTokenizer(MarkedTokenizer):
             )
         ids = self.ids
         return [self.unknown_id if k == self.ordinary else ids[k] for k in found]  # type: ignore[misc]
+
+    def encode_known(self, text: str) -> list[int]:
+        ids = self.ids
+        return [ids[k] for k in self._cut(text) if k != self.ordinary]
+
+    def _cut(self, text: str) -> list[int]:
+        """The pieces of a text, by their order; the one behind the last stands for an unknown word."""
+        utf8(text)
+        if self._tokenizer is None:
+            self._tokenizer = self._make()
+        return self._tokenizer.encode(unicodedata.normalize("NFC", text) if self.compose else text).ids
 
     def _make(self) -> Any:
         # Not keras-nlp's own, which cuts words otherwise than BERT (decision 0014).

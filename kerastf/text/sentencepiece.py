@@ -108,14 +108,8 @@ class SentencePieceTokenizer(Tokenizer):
         return cls(base64.b64encode(model.getvalue()).decode("ascii"), None, special_tokens)
 
     def encode(self, text: str) -> list[int]:
-        utf8(text)
-        code = LANGUAGE.match(text)
-        found = []
-        if code and code.group() in self.numbers:
-            found, text = [code.group()], text[code.end() :]
-        found += self._processor.encode(text, out_type=str)
-        unknown = self.unknown_id
-        if unknown is None and (own := self._processor.id_to_piece(self._processor.unk_id())) in self.numbers:
+        found, unknown = self._cut(text), self.unknown_id
+        if unknown is None and (own := self._own_unknown()) in self.numbers:
             unknown = self.ids[self.numbers[own]]
         numbers = [self.numbers.get(p) for p in found]
         if unknown is None and None in numbers:
@@ -123,6 +117,21 @@ class SentencePieceTokenizer(Tokenizer):
                 f"The vocabulary has no piece {found[numbers.index(None)]!r}, and no token for the unknown."
             )
         return [unknown if k is None else self.ids[k] for k in numbers]  # type: ignore[misc]
+
+    def encode_known(self, text: str) -> list[int]:
+        return [self.ids[self.numbers[p]] for p in self._cut(text) if p in self.numbers and p != self._own_unknown()]
+
+    def _cut(self, text: str) -> list[str]:
+        """The pieces of a text; what the model does not know as it is written."""
+        utf8(text)
+        code = LANGUAGE.match(text)
+        found = []
+        if code and code.group() in self.numbers:
+            found, text = [code.group()], text[code.end() :]
+        return found + self._processor.encode(text, out_type=str)
+
+    def _own_unknown(self) -> str:
+        return self._processor.id_to_piece(self._processor.unk_id())
 
     def _spell(self, numbers: Sequence[int]) -> str:
         return self._processor.decode_pieces([self.pieces[k] for k in numbers])

@@ -240,6 +240,14 @@ def test_mistakes(number):
     assert told(kind, act) == message
 
 
+def test_spans_where_cleaning_adds_as_much_as_it_leaves_out():
+    tokenizer = text.WordPieceTokenizer(["a", "i", "##\u0307", "b", "##b"], ("unknown",), lowercase=True)
+    assert tokenizer.encode_spans("\u200bİ b") == ([1, 2, 3], [(0, 2), (0, 2), (3, 4)])
+    assert tokenizer.encode_spans("aB İ x") == ([0, 4, 1, 2, 5], [(0, 1), (1, 2), (3, 4), (3, 4), (5, 6)])
+    words = text.WordTokenizer(["caf\u00e9", "-"], lowercase=True)
+    assert words.encode_spans("CAF\u00c9--")[1] == [(0, 4), (4, 5), (5, 6)]
+
+
 @pytest.mark.parametrize("special", [(), ("unknown",)])
 def test_what_the_vocabulary_lacks_is_left_out(special):
     trained = text.train("sentencepiece", ["the cat sat on the mat"] * 3, vocab_size=14, special_tokens=())

@@ -152,9 +152,18 @@ class WordPieceTokenizer(MarkedTokenizer):
     def _cut(self, text: str) -> list[int]:
         """The pieces of a text, by their order; the one behind the last stands for an unknown word."""
         utf8(text)
+        return self._made().encode(self._composed(text)).ids
+
+    def cleaned(self, text: str) -> str:
+        return "".join(self._made().normalizer.normalize_str(self._composed(text)).split())
+
+    def _composed(self, text: str) -> str:
+        return unicodedata.normalize("NFC", text) if self.compose else text
+
+    def _made(self) -> Any:
         if self._tokenizer is None:
             self._tokenizer = self._make()
-        return self._tokenizer.encode(unicodedata.normalize("NFC", text) if self.compose else text).ids
+        return self._tokenizer
 
     def _make(self) -> Any:
         # Not keras-nlp's own, which cuts words otherwise than BERT (decision 0014).

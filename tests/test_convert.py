@@ -129,13 +129,33 @@ def test_what_was_asked_for_must_fit(folder, id, options, part):
     ({"activation_function": "mish"}, "activation_function is 'mish'"),
     ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
     ({"architectures": ["GPT2DoubleHeadsModel"]}, "holds GPT2DoubleHeadsModel, whose head is not known here"),
-    ({"n_embd": 10**9}, "dim is 1,000,000,000"), ({"n_layer": 10**4}, "num_layers is 10,000"), ({"vocab_size": -1}, "vocab_size"), ({"n_embd": "many"}, "dim"),
+    ({"n_embd": 10**9}, "dim is 1,000,000,000"), ({"n_layer": 10**4}, "num_layers is 10,000"), ({"vocab_size": -1}, "vocab_size"),
 ])  # fmt: skip
 def test_a_configuration_that_does_not_fit(copy, settings, part):
     change(copy, **settings)
     with pytest.raises((ConfigError, FileFormatError)) as caught:
         kerastf.create_model("gpt", weights=copy)
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("family, settings, kind", [
+    ("gpt", {"activation_function": ["gelu"]}, "one of their names"),
+    ("gpt", {"activation_function": {"gelu": 1}}, "one of their names"), ("gpt", {"n_embd": "many"}, "a whole number"),
+    ("gpt", {"n_layer": None}, "a whole number"), ("gpt", {"n_layer": [2]}, "a whole number"),
+    ("gpt", {"architectures": [["GPT2Model"]]}, "a list of names"),
+    ("gpt", {"architectures": "GPT2Model"}, "a list of names"), ("gpt", {"architectures": 3}, "a list of names"),
+    ("roberta", {"max_position_embeddings": None}, "a whole number"),
+    ("roberta", {"type_vocab_size": "x"}, "a whole number"),
+])  # fmt: skip
+def test_a_setting_of_another_kind(copy, settings, kind, family):
+    if family == "roberta":
+        model = kerastf.create_model("bert", **SIZES, num_segments=1, pad_id=1, head="features")
+        convert.save(model, copy, type="roberta")
+    change(copy, **settings)
+    with pytest.raises(FileFormatError) as caught:
+        convert.load(copy)
+    ((name, value),) = settings.items()
+    assert str(caught.value) == f"The configuration's `{name}` must be {kind}. Received: {name}={value!r}"
 
 
 def test_all_differences_at_once(copy):

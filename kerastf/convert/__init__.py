@@ -13,7 +13,7 @@ from keras import ops
 from kerastf import compat, config, copying, registry
 from kerastf.checkpoint import appearing
 from kerastf.convert import hub, tensors, vocabularies, word2vec
-from kerastf.convert.base import Converter
+from kerastf.convert.base import Converter, architectures
 from kerastf.convert.export import export
 from kerastf.convert.rules import Rule
 from kerastf.errors import ConfigError, FileFormatError, PluginError
@@ -60,7 +60,7 @@ def load(source: "str | Path", id: str | None = None, **options: Any) -> Any:
     if head is None:
         head = own
     if head is None:
-        named = ", ".join(foreign.get("architectures") or ["nothing"])
+        named = ", ".join(architectures(foreign) or ["nothing"])
         raise ConfigError(
             f"The folder holds {named}, whose head is not known here. Say which you want, such as head='features'; "
             f"with weights: {', '.join(dict.fromkeys(converter.heads.values()))}. Received: {str(source)!r}"

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kerastf.convert.base import ACTIVATIONS, ENCODER_FIELDS, Converter, Field, label_settings, labels_of
+from kerastf.convert.base import ACTIVATIONS, ENCODER_FIELDS, Converter, Field, label_settings, labels_of, whole
 from kerastf.convert.rules import rows_from
 from kerastf.registry import register
 
@@ -194,8 +194,8 @@ head/project/bias   classifier.out_proj.bias
 
     def read_more(self, config, problems):
         return {
-            "max_length": config.get("max_position_embeddings", 514) - 2,
-            "num_segments": config.get("type_vocab_size", 1), "pad_id": 1,
+            "max_length": whole(config, "max_position_embeddings", 514) - 2,
+            "num_segments": whole(config, "type_vocab_size", 1), "pad_id": 1,
         }  # fmt: skip
 
     def written(self, options):

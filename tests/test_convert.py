@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from kerastf.cli import main
 from kerastf.convert import tensors
 from kerastf.errors import ConfigError, FileFormatError
 from kerastf.testing.subjects import shake
+from kerastf.text.bpe import ALPHABET
 
 SIZES = {"vocab_size": 40, "max_length": 12, "dim": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.0}
 
@@ -60,6 +62,52 @@ def test_the_body_with_another_head(folder):
     assert float(ops.std(model.head.weights[0])) > 0  # begun anew, not left at zeros
 
 
+@pytest.mark.parametrize("family, type, own, foreign", [
+    ("bert", "distilbert", "masked_language_model", ("DistilBertForSequenceClassification", "classifier.weight", "pre_classifier.bias")),
+    ("bert", "distilbert", "masked_language_model", ("DistilBertForQuestionAnswering", "qa_outputs.weight")),
+    ("gpt", "gpt2", "language_model", ("GPT2ForSequenceClassification", "score.weight")),
+    ("vit", "vit", "classifier", ("ViTForMaskedImageModeling", "decoder.0.weight", "decoder.0.bias")),
+])  # fmt: skip
+def test_the_body_of_a_folder_with_a_foreign_head(tmp_path, family, type, own, foreign):
+    sizes = {k: v for k, v in SIZES.items() if family != "vit" or k not in ("vocab_size", "max_length")}
+    if family == "vit":
+        sizes |= {"image_size": 8, "patch_size": 4, "num_classes": 2, "mlp_dim": 32}
+    if type == "distilbert":
+        sizes |= {"num_segments": 0, "head": own}
+    whole = kerastf.create_model(family, **sizes)
+    convert.save(whole, tmp_path / "folder", type=type)
+    have, prefix = tensors.open_folder(tmp_path / "folder"), convert.converter_for("hf", type).prefixes[0]
+    arrays = {n: np.array(have.read(n)) for n in have if n.startswith(prefix)}
+
+    def write(*more):
+        every = {**arrays, **{n: np.ones((2, 2), "float32") for n in more}}
+        tensors.write(tmp_path / "folder" / tensors.SINGLE, [(n, a.shape, lambda a=a: a) for n, a in every.items()])
+
+    write(*foreign[1:])
+    change(tmp_path / "folder", architectures=[foreign[0]])
+    with pytest.raises(ConfigError, match="Say which you want, such as head='features'"):
+        kerastf.create_model(family, weights=tmp_path / "folder")
+    body = kerastf.create_model(family, weights=tmp_path / "folder", head="features")
+    path = "layer_1/attention/qkv/kernel"
+    np.testing.assert_array_equal(*(next(w for w in m.weights if w.path == path) for m in (whole, body)))
+    write(f"{prefix}adapter.weight")
+    with pytest.raises(FileFormatError, match="adapter.weight is not known"):
+        kerastf.create_model(family, weights=tmp_path / "folder", head="features")
+
+
+@pytest.mark.parametrize("name", ["pretraining", "masked_language_model"])
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_matrix_of_the_heads_own_stays(tmp_path, name, asked):
+    model = kerastf.create_model("bert", **SIZES, head={"name": name, "tied": False})
+    shake(model, seed=0)
+    convert.save(model, tmp_path / "bert")
+    again = kerastf.create_model("bert", weights=tmp_path / "bert", **({"head": name} if asked else {}))
+    assert again.head.tied is False
+    tokens = {"tokens": np.arange(10).reshape(2, 5)}
+    for want, got in zip(*(keras.tree.flatten(m(tokens)) for m in (model, again)), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6)
+
+
 def test_a_model_with_fresh_weights_is_not_changed(folder):
     kerastf.create_model("gpt", weights=folder)
     assert float(ops.std(kerastf.create_model("gpt", **SIZES).weights[0])) == pytest.approx(0.02, rel=0.2)
@@ -81,13 +129,33 @@ def test_what_was_asked_for_must_fit(folder, id, options, part):
     ({"activation_function": "mish"}, "activation_function is 'mish'"),
     ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
     ({"architectures": ["GPT2DoubleHeadsModel"]}, "holds GPT2DoubleHeadsModel, whose head is not known here"),
-    ({"n_embd": 10**9}, "dim is 1,000,000,000"), ({"n_layer": 10**4}, "num_layers is 10,000"), ({"vocab_size": -1}, "vocab_size"), ({"n_embd": "many"}, "dim"),
+    ({"n_embd": 10**9}, "dim is 1,000,000,000"), ({"n_layer": 10**4}, "num_layers is 10,000"), ({"vocab_size": -1}, "vocab_size"),
 ])  # fmt: skip
 def test_a_configuration_that_does_not_fit(copy, settings, part):
     change(copy, **settings)
     with pytest.raises((ConfigError, FileFormatError)) as caught:
         kerastf.create_model("gpt", weights=copy)
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("family, settings, kind", [
+    ("gpt", {"activation_function": ["gelu"]}, "one of their names"),
+    ("gpt", {"activation_function": {"gelu": 1}}, "one of their names"), ("gpt", {"n_embd": "many"}, "a whole number"),
+    ("gpt", {"n_layer": None}, "a whole number"), ("gpt", {"n_layer": [2]}, "a whole number"),
+    ("gpt", {"architectures": [["GPT2Model"]]}, "a list of names"),
+    ("gpt", {"architectures": "GPT2Model"}, "a list of names"), ("gpt", {"architectures": 3}, "a list of names"),
+    ("roberta", {"max_position_embeddings": None}, "a whole number"),
+    ("roberta", {"type_vocab_size": "x"}, "a whole number"),
+])  # fmt: skip
+def test_a_setting_of_another_kind(copy, settings, kind, family):
+    if family == "roberta":
+        model = kerastf.create_model("bert", **SIZES, num_segments=1, pad_id=1, head="features")
+        convert.save(model, copy, type="roberta")
+    change(copy, **settings)
+    with pytest.raises(FileFormatError) as caught:
+        convert.load(copy)
+    ((name, value),) = settings.items()
+    assert str(caught.value) == f"The configuration's `{name}` must be {kind}. Received: {name}={value!r}"
 
 
 def test_all_differences_at_once(copy):
@@ -127,6 +195,92 @@ def test_a_tokenizer_goes_there_and_back(tmp_path):
         convert.save(again, tmp_path / f"{name}_again")
         for file in (tmp_path / name).iterdir():
             assert (tmp_path / f"{name}_again" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "a", "é", "e", "中", "##文", "文", "b", "\x07"]
+BERTS = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
+PLAIN = {**BERTS, "lowercase": False}
+
+
+def pieces_json(folder, normalizer, cut="BertPreTokenizer"):
+    """A folder of BERT whose word pieces are in a `tokenizer.json`."""
+    sizes = {**SIZES, "vocab_size": len(PIECES)}
+    convert.save(kerastf.create_model("bert", **sizes, head="masked_language_model"), folder)
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {p: i for i, p in enumerate(PIECES)},
+             "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}  # fmt: skip
+    parts = {"version": "1.0", "normalizer": normalizer, "pre_tokenizer": cut and {"type": cut}, "model": model}
+    (folder / "tokenizer.json").write_text(json.dumps(parts), encoding="utf-8")
+    return folder
+
+
+def sequence(*steps):
+    return {"type": "Sequence", "normalizers": list(steps)}
+
+
+@pytest.mark.parametrize("normalizer", [
+    None, BERTS, PLAIN, sequence({"type": "NFC"}, PLAIN), sequence({"type": "NFC"}), {"type": "NFC"},
+    sequence(sequence({"type": "NFC"}), BERTS), {**PLAIN, "handle_chinese_chars": False},
+    {**PLAIN, "strip_accents": True}, {**BERTS, "clean_text": False}, {**BERTS, "strip_accents": False},
+], ids=str)  # fmt: skip
+def test_a_normalizer_is_followed(tmp_path, normalizer):
+    from tokenizers import Tokenizer
+
+    folder = pieces_json(tmp_path / "bert", normalizer)
+    theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ours = kerastf.create_model("bert", weights=folder).tokenizer
+    for line in ["A a", "É é", "e\u0301 b", "中文 文", "a\x07 \x07", "B b A"]:
+        assert ours.encode(line) == theirs.encode(line).ids, line
+    assert text.from_config(ours.get_config()).encode("A 中文 \x07") == ours.encode("A 中文 \x07")
+
+
+@pytest.mark.parametrize("normalizer, cut, part", [
+    (sequence({"type": "NFKC"}, BERTS), "BertPreTokenizer", "has the normalizer ['NFKC', {'type': 'BertNormalizer'"),
+    ({"type": "Lowercase"}, "BertPreTokenizer", "it would have to be BertNormalizer, NFC before it, or null."),
+    (BERTS, "Whitespace", "has the pre_tokenizer ['Whitespace'], which no tokenizer here has"),
+    (BERTS, None, "has the pre_tokenizer [], which no tokenizer here has"),
+])  # fmt: skip
+def test_word_pieces_that_are_cut_otherwise_are_refused(tmp_path, normalizer, cut, part):
+    folder = pieces_json(tmp_path / "bert", normalizer, cut)
+    with pytest.raises(FileFormatError) as caught:
+        kerastf.create_model("bert", weights=folder)
+    assert part in str(caught.value) and "tokenizer=None" in str(caught.value)
+    assert kerastf.create_model("bert", weights=folder, tokenizer=None).tokenizer is None
+
+
+@pytest.mark.parametrize("parts, part", [
+    ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "add_prefix_space True"),
+    ({"pre_tokenizer": {"type": "ByteLevel", "use_regex": False}}, "use_regex False"),
+    ({"pre_tokenizer": {"type": "ByteLevel"}, "normalizer": {"type": "NFC"}}, "normalizer ['NFC']"),
+])  # fmt: skip
+def test_byte_pairs_that_are_cut_otherwise_are_refused(copy, parts, part):
+    model = {"type": "BPE", "vocab": {sign: n for n, sign in enumerate(ALPHABET)}, "merges": []}
+    (copy / "tokenizer.json").write_text(json.dumps({"model": model, **parts}), encoding="utf-8")
+    with pytest.raises(FileFormatError, match=re.escape(f"tokenizer.json has the {part}")):
+        kerastf.create_model("gpt", weights=copy)
+
+
+def test_a_space_before_the_first_word_is_refused_beside_merges(copy):
+    (copy / "vocab.json").write_text(json.dumps({sign: n for n, sign in enumerate(ALPHABET)}), encoding="utf-8")
+    (copy / "merges.txt").write_text("#version: 0.2\n")
+    (copy / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
+    with pytest.raises(FileFormatError, match="tokenizer_config.json has the add_prefix_space True"):
+        kerastf.create_model("gpt", weights=copy)
+
+
+def test_chinese_signs_that_do_not_stand_alone_go_there_and_back(tmp_path):
+    tokenizer = text.WordPieceTokenizer.from_numbers(
+        {p: i for i, p in enumerate(PIECES)}, "", lowercase=False, chinese=False
+    )
+    sizes = {k: v for k, v in SIZES.items() if k != "vocab_size"}
+    convert.save(kerastf.create_model("bert", tokenizer=tokenizer, **sizes), tmp_path / "bert")
+    again = kerastf.create_model("bert", weights=tmp_path / "bert").tokenizer
+    assert again.encode("中文") == tokenizer.encode("中文") == [PIECES.index("中"), PIECES.index("##文")]
 
 
 def test_preprocessing_goes_there_and_back(tmp_path):

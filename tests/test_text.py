@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from messages import told
 
 import kerastf
-from kerastf import text
+from kerastf import data, text
 from kerastf.errors import ConfigError, FileFormatError, InputError
 
 TEXTS = [
@@ -103,6 +103,12 @@ def test_word_round_trip_for_a_vocabulary_of_its_own(words, gaps, lowercase):
 @given(numbers=st.lists(st.integers(0, 200), max_size=20))
 def test_any_tokens_have_a_text(tokenizer, numbers):
     assert isinstance(tokenizer.decode([n % tokenizer.vocab_size for n in numbers]), str)
+
+
+@pytest.mark.parametrize("rare", ["xylophone " * 2000, "xylophone\u2585xylophone"])
+def test_sentence_pieces_are_learnt_from_every_text(rare):
+    tokenizer = text.train("sentencepiece", ["the cat sat on the mat", rare], vocab_size=40)
+    assert tokenizer.decode(tokenizer.encode("the xylophone")) == "the xylophone"
 
 
 def test_marks_are_spaced_as_in_the_training_text():
@@ -232,6 +238,50 @@ MISTAKES = [
 def test_mistakes(number):
     act, kind, message = MISTAKES[number]
     assert told(kind, act) == message
+
+
+def test_spans_where_cleaning_adds_as_much_as_it_leaves_out():
+    tokenizer = text.WordPieceTokenizer(["a", "i", "##\u0307", "b", "##b"], ("unknown",), lowercase=True)
+    assert tokenizer.encode_spans("\u200bİ b") == ([1, 2, 3], [(0, 2), (0, 2), (3, 4)])
+    assert tokenizer.encode_spans("aB İ x") == ([0, 4, 1, 2, 5], [(0, 1), (1, 2), (3, 4), (3, 4), (5, 6)])
+    words = text.WordTokenizer(["caf\u00e9", "-"], lowercase=True)
+    assert words.encode_spans("CAF\u00c9--")[1] == [(0, 4), (4, 5), (5, 6)]
+
+
+@pytest.mark.parametrize("special", [(), ("unknown",)])
+def test_what_the_vocabulary_lacks_is_left_out(special):
+    trained = text.train("sentencepiece", ["the cat sat on the mat"] * 3, vocab_size=14, special_tokens=())
+    subword = text.SentencePieceTokenizer(trained.model, trained.pieces, special)
+    for tokenizer, line, want in [
+        (text.CharacterTokenizer("ab", special), "axb", [0, 1]), (text.WordTokenizer(["a"], special), "b a", [0]),
+        (text.WordPieceTokenizer(["a", "##b"], special), "x ab xb a", [0, 1, 0]),
+        (text.WordCharacterTokenizer(["aa", "cc"], special), "aa bb cc", [0, 1]),
+        (text.BytePairTokenizer([]), "ab", [97, 98]), (subword, "the", subword.encode("the")),
+    ]:  # fmt: skip
+        assert tokenizer.encode_known(line) == want, tokenizer.name
+        assert tokenizer.encode_known("") == [], tokenizer.name
+    assert subword.decode(subword.encode_known("the ☃ cat")).split() == ["the", "cat"]
+    with pytest.raises(InputError, match="encodes one string"):
+        text.CharacterTokenizer("a").encode_known(3)
+
+
+def test_windows_pass_over_texts_without_a_word():
+    tokenizer = text.WordCharacterTokenizer(["aa", "bb", "cc"])
+    feed = data.windows(["aa bb", " ", "", "dd cc"], tokenizer, window=1, subsample=0, length=3, shuffle=False)
+    tokens, reach = (np.array(rows)[0].tolist() for rows in next(iter(feed)))
+    assert tokens == [0, 0, 1, 2, 0] and reach == [[0, 1], [1, 0], [0, 0]]
+
+
+def test_a_vocabulary_that_has_a_piece_twice(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "a", "c", "b"]))
+    with pytest.raises(FileFormatError) as caught:
+        text.WordPieceTokenizer.from_vocabulary(path)
+    assert str(caught.value) == "vocab.txt has a piece twice: 'a' on lines 6 and 8; 'b' on lines 7 and 10."
+    numbers = {p: n for n, p in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])}
+    for wrong in ({"b": 7}, {"b": 5}):
+        with pytest.raises(FileFormatError, match="a file must give each token a number: 0, 1, 2, ... without a gap"):
+            text.WordPieceTokenizer.from_numbers({**numbers, **wrong}, "a file", lowercase=True)
 
 
 def test_files_that_are_not_text(tmp_path):

@@ -13,7 +13,7 @@ from keras import ops
 from kerastf import compat, config, copying, registry
 from kerastf.checkpoint import appearing
 from kerastf.convert import hub, tensors, vocabularies, word2vec
-from kerastf.convert.base import Converter
+from kerastf.convert.base import Converter, architectures
 from kerastf.convert.export import export
 from kerastf.convert.rules import Rule
 from kerastf.errors import ConfigError, FileFormatError, PluginError
@@ -60,14 +60,26 @@ def load(source: "str | Path", id: str | None = None, **options: Any) -> Any:
     if head is None:
         head = own
     if head is None:
-        named = ", ".join(foreign.get("architectures") or ["nothing"])
+        named = ", ".join(architectures(foreign) or ["nothing"])
         raise ConfigError(
             f"The folder holds {named}, whose head is not known here. Say which you want, such as head='features'; "
             f"with weights: {', '.join(dict.fromkeys(converter.heads.values()))}. Received: {str(source)!r}"
         )
-    chosen = {**found, **vocabularies.read(folder, converter, found), **options, "head": head}
+    chosen = {**found, **_files(folder, converter, found, options), **options, "head": head}
     fresh = own is None or block_spec("head", head)["name"] != block_spec("head", own)["name"]
+    if not fresh and "tied" in block_spec("head", own):  # whoever names the head only does not give up its matrix
+        chosen["head"] = {"tied": block_spec("head", own)["tied"], **block_spec("head", head)}
     return _build(converter, chosen, have, fresh)
+
+
+def _files(folder, converter, found, options):
+    """Options from the other files of a folder; a tokenizer of one's own does not need those of the folder."""
+    try:
+        return vocabularies.read(folder, converter, found)
+    except FileFormatError:
+        if "tokenizer" not in options:
+            raise
+        return {}
 
 
 class _Misfit(Exception):
@@ -190,7 +202,7 @@ def match(converter, options, shapes, have, fresh_head=False):
         options: The model's options, `head` included.
         shapes: By path, the shapes of our weights.
         have: The tensors there.
-        fresh_head: Whether the head's weights are not looked for.
+        fresh_head: Whether the head's weights are not looked for; for `features`, any other head is left out.
 
     Returns:
         By path of ours: its rule.
@@ -219,6 +231,8 @@ def match(converter, options, shapes, have, fresh_head=False):
                 problems.append(f"{name} has shape {have.shape(name)}, not {wanted}")
         plan[path] = rule
     surplus = [n for n in have if n not in used and not converter.carries_nothing(n)]
+    if fresh_head and head == "features":  # a head that is not known here stands outside of the body's prefix
+        surplus = [n for n in surplus if n.startswith(prefix)]
     if surplus:
         known = {n for h in converter.head_tables for r in converter.rules(options, h, prefix) for n in r.theirs}
         problems += [f"{n} is not known" for n in surplus if n not in known]

@@ -7,13 +7,18 @@ from typing import Any, ClassVar
 
 from kerastf import config as build
 from kerastf.convert.rules import Rule, table
-from kerastf.errors import ConfigError
+from kerastf.errors import ConfigError, FileFormatError
+from kerastf.text.base import short
 
 # How they name activations, and how we do. The first of several is what is written.
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "silu": "silu",
     "swish": "silu", "tanh": "tanh", "sigmoid": "sigmoid", "linear": "linear",
 }  # fmt: skip
+
+
+SIDES = ("image_size", "patch_size")  # one number, or height and width
+MAY_BE_MISSING = ("mlp_dim", "pad_id", "source_pad_id", "start_id", "end_id")
 
 
 @dataclass(frozen=True)
@@ -91,11 +96,16 @@ class Converter:
 
         Raises:
             ConfigError: It asks for what our model does not have; all of it is listed.
+            FileFormatError: A setting is of a kind that it cannot be.
         """
         found, problems = {}, []
         for field in self.fields:
             value = config.get(field.theirs, field.default)
+            if type(field.default) is int and not (value is None and field.ours in MAY_BE_MISSING):
+                value = whole(config, field.theirs, field.default, sides=field.ours in SIDES)
             if field.values is not None:
+                if isinstance(value, list | dict):
+                    raise _wrong(field.theirs, "one of their names", value)
                 if value not in field.values:
                     known = ", ".join(map(str, field.values))
                     problems.append(f"{field.theirs} is {value!r}; `{self.family}` has {known}")
@@ -116,8 +126,7 @@ class Converter:
 
     def head(self, config: Mapping[str, Any], tensors: Any) -> Any:
         """The head of ours for their configuration, with its options; None where there is none for it."""
-        named = config.get("architectures") or []
-        name = next((self.heads[n] for n in named if n in self.heads), None)
+        name = next((self.heads[n] for n in architectures(config) if n in self.heads), None)
         return None if name is None else self.head_of(name, config, tensors)
 
     def head_of(self, name: str, config: Mapping[str, Any], tensors: Any) -> Any:
@@ -209,6 +218,26 @@ class Converter:
 def _bare(value: Any) -> Any:
     """A slot that only names its block as that name."""
     return value["name"] if isinstance(value, Mapping) and set(value) == {"name"} else value
+
+
+def architectures(config: Mapping[str, Any]) -> list[str]:
+    """The names of the classes that wrote a configuration."""
+    named = config.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(n, str) for n in named):
+        raise _wrong("architectures", "a list of names", named)
+    return named
+
+
+def whole(config: Mapping[str, Any], name: str, default: int, *, sides: bool = False) -> Any:
+    """A setting that is a whole number, or where it is one of sides may be several."""
+    value = config.get(name, default)
+    if not all(type(n) is int for n in (value if sides and isinstance(value, list) else [value])):
+        raise _wrong(name, "a whole number", value)
+    return value
+
+
+def _wrong(name: str, kind: str, value: Any) -> FileFormatError:
+    return FileFormatError(f"The configuration's `{name}` must be {kind}. Received: {name}={short(value)}")
 
 
 def labels_of(config: Mapping[str, Any]) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kerastf.convert.base import ACTIVATIONS, ENCODER_FIELDS, Converter, Field, label_settings, labels_of
+from kerastf.convert.base import ACTIVATIONS, ENCODER_FIELDS, Converter, Field, label_settings, labels_of, whole
 from kerastf.convert.rules import rows_from
 from kerastf.registry import register
 
@@ -70,8 +70,7 @@ class Encoder(Converter):
 
     def head_of(self, name, config, tensors):
         if name in ("masked_language_model", "pretraining"):
-            tied = bool(config.get("tie_word_embeddings", True))
-            return name if name == "pretraining" else {"name": name, "tied": tied}
+            return {"name": name, "tied": bool(config.get("tie_word_embeddings", True))}
         if name in ("classifier", "tagger"):
             scorer = self.scorers[name == "tagger"]
             labels = labels_of(config)
@@ -195,8 +194,8 @@ head/project/bias   classifier.out_proj.bias
 
     def read_more(self, config, problems):
         return {
-            "max_length": config.get("max_position_embeddings", 514) - 2,
-            "num_segments": config.get("type_vocab_size", 1), "pad_id": 1,
+            "max_length": whole(config, "max_position_embeddings", 514) - 2,
+            "num_segments": whole(config, "type_vocab_size", 1), "pad_id": 1,
         }  # fmt: skip
 
     def written(self, options):

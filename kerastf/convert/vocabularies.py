@@ -6,7 +6,7 @@ from typing import Any
 from kerastf import text
 from kerastf.convert.tensors import read_json, write_json
 from kerastf.errors import FileFormatError
-from kerastf.text.base import ROLES
+from kerastf.text.base import ROLES, require_counted, short
 from kerastf.text.bpe import read_numbers
 from kerastf.text.pieces import FILE_SPECIAL
 
@@ -35,10 +35,12 @@ def read(folder: Path, converter: Any, options: dict[str, Any]) -> dict[str, Any
     if (folder / "vocab.txt").is_file():
         lowercase = settings.get("do_lower_case", True) is not False
         made: Any = text.WordPieceTokenizer.from_vocabulary(
-            folder / "vocab.txt", lowercase=lowercase, strip_accents=settings.get("strip_accents")
-        )
+            folder / "vocab.txt", lowercase=lowercase, strip_accents=settings.get("strip_accents"),
+            chinese=settings.get("tokenize_chinese_chars", True) is not False,
+        )  # fmt: skip
     elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         special = special or {"end": "<|endoftext|>", "start": "<|endoftext|>"}
+        _require_as_written("tokenizer_config.json", settings)
         made = text.BytePairTokenizer.from_files(folder / "vocab.json", folder / "merges.txt", special)
     elif (folder / "tokenizer.json").is_file():
         made = _read_tokenizer_json(folder / "tokenizer.json", special)
@@ -61,12 +63,15 @@ def _read_tokenizer_json(path, special):
         model, added = found["model"], found.get("added_tokens") or []
         numbers = {**model["vocab"], **{t["content"]: t["id"] for t in added}}
         if model["type"] == "WordPiece":
-            normal = found.get("normalizer") or {}
-            return text.WordPieceTokenizer.from_numbers(
-                numbers, path.name, lowercase=normal.get("lowercase", True), strip_accents=normal.get("strip_accents")
-            )
+            _require(path.name, "pre_tokenizer", _steps(found, "pre_tokenizer"), ["BertPreTokenizer"])
+            _require(path.name, "continuing_subword_prefix", model.get("continuing_subword_prefix", "##"), "##")
+            habits = _bert_habits(path.name, _steps(found, "normalizer"))
+            return text.WordPieceTokenizer.from_numbers(numbers, path.name, **habits)
         if model["type"] == "BPE" and (found.get("pre_tokenizer") or {}).get("type") == "ByteLevel":
+            _require(path.name, "normalizer", _steps(found, "normalizer"), [])
+            _require_as_written(path.name, found["pre_tokenizer"])
             merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+            require_counted(numbers, path.name)
             return text.BytePairTokenizer.from_numbers(
                 numbers, merges, special or {"end": "<|endoftext|>", "start": "<|endoftext|>"}
             )
@@ -76,6 +81,46 @@ def _read_tokenizer_json(path, special):
     raise FileFormatError(
         f"{path.name} holds a {kind} tokenizer, which is not known here. Load with tokenizer=None or another one."
     )
+
+
+def _steps(found, name):
+    """The steps of a part of tokenizer.json, those within a sequence one by one; a step without options by its name."""
+    part = found.get(name)
+    if part is None:
+        return []
+    if part["type"] != "Sequence":
+        return [part if len(part) > 1 else part["type"]]
+    inner = part["normalizers" if name == "normalizer" else "pretokenizers"]
+    return [step for p in inner for step in _steps({name: p}, name)]
+
+
+def _bert_habits(source, steps):
+    """What a normalizer of word pieces does: BERT's, composing before it, or nothing at all."""
+    compose = steps[:1] == ["NFC"]
+    rest = steps[1:] if compose else steps
+    if not rest:
+        return {"lowercase": False, "strip_accents": False, "compose": compose, "chinese": False, "controls": True}
+    normal = rest[0] if isinstance(rest[0], dict) else {"type": rest[0]}
+    if len(rest) > 1 or normal["type"] != "BertNormalizer":
+        _require(source, "normalizer", steps, "BertNormalizer, NFC before it, or null")
+    return {
+        "lowercase": normal.get("lowercase", True), "strip_accents": normal.get("strip_accents"), "compose": compose,
+        "chinese": normal.get("handle_chinese_chars", True), "controls": not normal.get("clean_text", True),
+    }  # fmt: skip
+
+
+def _require_as_written(source, settings):
+    """Refuses byte pairs that do not read a text as it is written."""
+    _require(source, "add_prefix_space", settings.get("add_prefix_space") or False, False)
+    _require(source, "use_regex", settings.get("use_regex", True), True)
+
+
+def _require(source, name, value, wanted):
+    if value != wanted:
+        raise FileFormatError(
+            f"{source} has the {name} {short(value)}, which no tokenizer here has; it would have to be "
+            f"{wanted}. Load with tokenizer=None or another one."
+        )
 
 
 def _read_preprocessing(folder):
@@ -100,7 +145,7 @@ def write(folder: Path, model: Any) -> None:
         lines |= dict(zip(made.ids, made.pieces, strict=True))
         _write_text(folder / "vocab.txt", "".join(lines[n] + "\n" for n in range(made.vocab_size)))
         settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": made.lowercase,
-                    "strip_accents": made.strip_accents, "tokenize_chinese_chars": True}  # fmt: skip
+                    "strip_accents": made.strip_accents, "tokenize_chinese_chars": made.chinese}  # fmt: skip
         write_json(folder / "tokenizer_config.json", {**settings, **_named(made, names)})
     elif isinstance(made, text.BytePairTokenizer):
         numbers = {token: n for n, token in zip(made.ids, made.tokens, strict=True)}

@@ -199,6 +199,13 @@ def require_names(what: str, names: Any) -> list[str]:
     return names
 
 
+def require_counted(numbers: Any, source: str) -> None:
+    """That each token has a number of its own, and that none is left out."""
+    sound = isinstance(numbers, Mapping) and all(type(n) is int for n in numbers.values())
+    if not sound or sorted(numbers.values()) != list(range(len(numbers))):
+        raise FileFormatError(f"{source} must give each token a number: 0, 1, 2, ... without a gap.")
+
+
 def utf8(text: str) -> bytes:
     """The bytes of a text; half a surrogate pair has none, and is an error of ours."""
     require_text(text)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kerastf.errors import ConfigError
-from kerastf.text.base import Tokenizer, read_lines, require_names, short, utf8
+from kerastf.text.base import Tokenizer, read_lines, require_counted, require_names, short, utf8
 
 
 def _alphabet() -> list[str]:
@@ -157,7 +157,5 @@ def read_numbers(path: "str | Path") -> dict[str, int]:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise FileFormatError(f"{path.name} is no vocabulary that can be read ({error}).") from None
-    sound = isinstance(found, dict) and all(type(n) is int for n in found.values())
-    if not sound or sorted(found.values()) != list(range(len(found))):
-        raise FileFormatError(f"{path.name} must give each token a number: 0, 1, 2, ... without a gap.")
+    require_counted(found, path.name)
     return found

@@ -97,6 +97,10 @@ class WordCharacterTokenizer(Tokenizer):
             )
         return [self.numbers.get(w, self.unknown_id) for w in words]  # type: ignore[misc]
 
+    def encode_known(self, text: "str | Sequence[str]") -> list[int]:
+        words = self.cut(text) if not isinstance(text, str) or text.split() else []  # a text may have no word at all
+        return [self.numbers[w] for w in words if w in self.numbers]
+
     def encode_words(self, sentences: "Iterable[str | Sequence[str]]", *, boundaries: bool = True) -> Any:
         """The numbers of the words of sentences, padded to the longest.
 

@@ -63,6 +63,10 @@ class CharacterTokenizer(Tokenizer):
             )
         return [self.numbers[c] for c in text]
 
+    def encode_known(self, text: str) -> list[int]:
+        require_text(text)
+        return [self.numbers[c] for c in text if c in self.numbers]
+
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         numbers = self.encode(text)
         return numbers, [(i, i + 1) for i in range(len(numbers))]

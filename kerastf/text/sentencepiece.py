@@ -11,6 +11,8 @@ from kerastf.errors import ConfigError, FileFormatError
 from kerastf.text.base import Tokenizer, require_names, short, utf8
 
 LANGUAGE = re.compile(r">>.+?<<")
+LONGEST = 2**30  # bytes; SentencePiece passes over longer texts, by default over those of more than 4192
+RESERVED = "\u2585"  # it passes over texts with this sign, too
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -86,7 +88,7 @@ class SentencePieceTokenizer(Tokenizer):
         """Pieces of texts, by SentencePiece itself.
 
         Args:
-            texts: Strings.
+            texts: Strings of any length. The block `\u2585`, which SentencePiece reserves, is read as a space.
             vocab_size: How many tokens there are, special ones included; small texts may have no room for as many.
             special_tokens: Of `pad`, `start`, `end`, `unknown`.
         """
@@ -97,22 +99,17 @@ class SentencePieceTokenizer(Tokenizer):
         special_tokens, model = tuple(special_tokens), io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(texts), model_writer=model, vocab_size=vocab_size - len(special_tokens),
-                hard_vocab_limit=False, bos_id=-1, eos_id=-1, minloglevel=2,
+                sentence_iterator=(t.replace(RESERVED, " ") for t in texts), model_writer=model,
+                vocab_size=vocab_size - len(special_tokens), max_sentence_length=LONGEST, hard_vocab_limit=False,
+                bos_id=-1, eos_id=-1, minloglevel=2,
             )  # fmt: skip
         except RuntimeError as error:
             raise ConfigError(f"SentencePiece cannot learn these texts: {str(error).splitlines()[-1]}") from None
         return cls(base64.b64encode(model.getvalue()).decode("ascii"), None, special_tokens)
 
     def encode(self, text: str) -> list[int]:
-        utf8(text)
-        code = LANGUAGE.match(text)
-        found = []
-        if code and code.group() in self.numbers:
-            found, text = [code.group()], text[code.end() :]
-        found += self._processor.encode(text, out_type=str)
-        unknown = self.unknown_id
-        if unknown is None and (own := self._processor.id_to_piece(self._processor.unk_id())) in self.numbers:
+        found, unknown = self._cut(text), self.unknown_id
+        if unknown is None and (own := self._own_unknown()) in self.numbers:
             unknown = self.ids[self.numbers[own]]
         numbers = [self.numbers.get(p) for p in found]
         if unknown is None and None in numbers:
@@ -120,6 +117,21 @@ class SentencePieceTokenizer(Tokenizer):
                 f"The vocabulary has no piece {found[numbers.index(None)]!r}, and no token for the unknown."
             )
         return [unknown if k is None else self.ids[k] for k in numbers]  # type: ignore[misc]
+
+    def encode_known(self, text: str) -> list[int]:
+        return [self.ids[self.numbers[p]] for p in self._cut(text) if p in self.numbers and p != self._own_unknown()]
+
+    def _cut(self, text: str) -> list[str]:
+        """The pieces of a text; what the model does not know as it is written."""
+        utf8(text)
+        code = LANGUAGE.match(text)
+        found = []
+        if code and code.group() in self.numbers:
+            found, text = [code.group()], text[code.end() :]
+        return found + self._processor.encode(text, out_type=str)
+
+    def _own_unknown(self) -> str:
+        return self._processor.id_to_piece(self._processor.unk_id())
 
     def _spell(self, numbers: Sequence[int]) -> str:
         return self._processor.decode_pieces([self.pieces[k] for k in numbers])

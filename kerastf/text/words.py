@@ -1,5 +1,6 @@
 """Tokenizers of words: how a text is cut into words and marks, and how those are written as a text again."""
 
+import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -78,30 +79,33 @@ class MarkedTokenizer(Tokenizer):
         """The numbers of a text, and which characters `text[start:end]` each of them stands for.
 
         Between white space and marks nothing depends on what stands around it, so each stretch is encoded alone. The
-        pieces of a stretch share it by their lengths; an unknown stretch, and one that cleaning made longer or
-        shorter, is given whole to each of its tokens.
+        pieces of a stretch share it by their lengths; an unknown stretch, and one in which cleaning moved characters,
+        is given whole to each of its tokens.
         """
         require_text(text)
         numbers: list[int] = []
         spans: list[tuple[int, int]] = []
         for start, end in self.stretches(text):
             found = self.encode(text[start:end])
-            lengths = [self.length(n) for n in found]
-            exact = sum(lengths) == end - start and 0 not in lengths
-            at = start
-            for number, length in zip(found, lengths, strict=True):
-                numbers.append(number)
-                spans.append((at, at + length) if exact else (start, end))
-                at += length
+            shown = [self.decode([n]) for n in found]
+            ends = list(itertools.accumulate(map(len, shown), initial=start))
+            places = list(itertools.pairwise(ends))
+            # What cleaning added may be as long as what it left out, so the length alone does not say that all is here.
+            exact = ends[-1] == end and all(
+                piece and (text[a:b] == piece or self.cleaned(text[a:b]) == piece)
+                for piece, (a, b) in zip(shown, places, strict=True)
+            )
+            numbers += found
+            spans += places if exact else [(start, end)] * len(found)
         return numbers, spans
 
     def stretches(self, text: str) -> Iterable[tuple[int, int]]:
         """Where the parts of a text stand that are encoded one without the other."""
         return ((m.start(), m.end()) for m in STRETCH.finditer(text))
 
-    def length(self, number: int) -> int:
-        """How many characters a token stands for; 0 where that is not known."""
-        return len(self.decode([number]))
+    def cleaned(self, text: str) -> str:
+        """A part of a stretch as its tokens show it."""
+        return self.clean(text, self.lowercase)
 
     def join(self, words: Iterable[str]) -> str:
         """Words and marks as a text."""

@@ -162,7 +162,7 @@ def _compiled(loop, model):
 def _cached(model, key, build):
     """Compiled functions live and die with their model: the last used, and none that knows other weights."""
     functions = vars(model).setdefault("_decoding_functions", {})
-    key = (*key, *(id(v) for v in getattr(model, "variables", ())))  # LoRA adds some
+    key = (*key, *(id(v) for v in getattr(model, "weights", ())))  # LoRA adds some, and metrics are none
     functions[key] = functions.pop(key, None) or build()  # the last one now
     for old in list(functions)[:-KEPT]:
         del functions[old]

@@ -135,6 +135,15 @@ def test_weights_that_come_are_seen(model):
     assert fresh.generate([[1]], max_length=12).tolist() == [row] != before
 
 
+def test_training_needs_no_second_compilation():
+    fresh, x = kerastf.create_model("gpt", **TINY), np.ones((2, 12), "int32")
+    fresh.generate([[1]], max_length=4)
+    fresh.compile("sgd")
+    fresh.fit(x, x, verbose=0)
+    fresh.generate([[1]], max_length=4)
+    assert len(fresh._decoding_functions) == 1
+
+
 def test_a_model_keeps_the_loops_that_it_used_last(monkeypatch):
     monkeypatch.setattr(decoding, "KEPT", 2)
     fresh = kerastf.create_model("gpt", **TINY)

@@ -28,6 +28,10 @@ class CodeWriter:
     def variables(self):
         return self.model.variables
 
+    @property
+    def weights(self):
+        return self.model.weights
+
     def init_state(self, batch_size, max_length):
         return self.model.init_state(batch_size, max_length)
 
